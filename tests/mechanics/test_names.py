@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import dalembert as da
 from dalembert.cli import app
 from dalembert.models import MODELS
 from dalembert.plotting.studies import plot_sweep, select_variable
+from dalembert.sweeps.plan import SweepMembers, make_plan
 
 NAMES = {
     "system": "Skate",
@@ -160,6 +162,37 @@ def test_a_state_by_names():
                         ({"x": "1 m"}, "x is"), ({"slip": 1.0}, "blade")):  # fmt: skip
         with pytest.raises(da.InvalidInput, match=says):
             skate.state(**wrong)
+
+
+def test_a_state_by_names_may_be_traced_and_names_may_have_blanks():
+    skate = make(names=NAMES | {"velocities": ["turn rate", "speed", "slip"]})
+    slope = jax.grad(lambda angle: skate.state(heading=angle, x=1.0, speed=0.5).g[1, 0])(0.3)
+    assert abs(slope - np.cos(0.3)) < 1e-14
+    states = jax.vmap(lambda angle: skate.state(heading=angle, y=2.0, turn_rate=angle))(jnp.arange(3.0))
+    np.testing.assert_allclose(states.g[2], skate.state(heading=2.0, y=2.0).g, rtol=0, atol=1e-14)
+    assert states.xi[:, 0].tolist() == [0.0, 1.0, 2.0]
+    assert np.array_equal(skate.state(**{"turn rate": 2.0}).xi, skate.state(turn_rate=2.0).xi)
+
+
+@pytest.mark.parametrize("varied", [{"system.mass": [1.0, 2.0]}, {"initial.x": [0.0, 1.0]}])
+def test_a_start_by_names_leaves_the_members_of_a_sweep_to_their_kernel(varied):
+    config = {"system": {"name": "car"}, "method": {"name": "lagrange-dalembert"}, "run": {"step": 0.1, "steps": 2}}
+    plan = make_plan(config | {"initial": {"x": 1.0, "v1": 1.0}, "sweep": varied}, chunk=10)
+    assert SweepMembers(plan).traced == tuple(varied)  # each was built for itself, by JAX op by op: 0.3 s a member
+
+
+@pytest.mark.parametrize("close", [lambda s: da.with_friction(s, viscous=0.1), lambda s: da.steered(s, at_rest)])
+def test_a_mechanism_with_feedback_or_friction_starts_by_names_from_a_file(close, tmp_path):
+    (tmp_path / "own.py").write_text("")
+    drawn = close(da.models.differential_drive())
+    config = {"system": {"python": "own.py:make"}, "method": {"name": "runge-kutta"}, "run": {"step": 0.1, "steps": 2}}
+    start = {"speed": 0.5, "castor swivel": 0.2}
+    job = da.io.parse_job(config | {"initial": start}, tmp_path, load=lambda path, name: lambda: drawn)
+    assert np.array_equal(job.state.xi, drawn.state(speed=0.5, castor_swivel=0.2).xi)
+
+
+def at_rest(t, g, xi):
+    return jnp.zeros(2)
 
 
 def test_columns_and_starts_of_files_have_these_names(run, tmp_path):

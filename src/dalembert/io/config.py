@@ -359,7 +359,8 @@ def parse_job(
             )
     with nullcontext() if file is None else locate_errors(file):
         with _name_section("initial"):
-            parts["initial"] = _place_by_names(system, parts["initial"])
+            blanks = {key: key.replace(" ", "_") for key in parts["initial"]}
+            parts["initial"] = _place_by_names(system, {blanks[key]: at for key, at in parts["initial"].items()})
             if "plan" in given and not {"velocity", "momentum", *system.start_names} & parts["initial"].keys():
                 parts["initial"] = {**parts["initial"], "velocity": [0.0] * system.group.dim}
             require_point("initial", system, parts["initial"])

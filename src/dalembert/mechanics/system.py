@@ -478,18 +478,14 @@ class MechanicalSystem:
     def _place_by_names(self, named: Mapping[str, float]) -> tuple[Element, Any]:
         """The configuration and the velocity whose parts have these values; parts without a name are 0."""
         names, count = (*self.coordinate_names, *self.rate_names), len(self.coordinate_names)
-        known, values = [name.replace(" ", "_") for name in names], dict[int, float]()
+        known, values = [name.replace(" ", "_") for name in names], dict[int, Any]()
         for name, value in named.items():
-            require_name("coordinate or velocity", name, known)
-            require_known("a state by its names", {name: value}, "give state(g, xi) that is found outside")
-            values[known.index(name)] = float(finite(name, value))
-        group, rest = self.group, jnp.zeros(self.group.dim)
-        g, wanted = group.identity(), np.array([values.get(k, 0.0) for k in range(len(names))])
-        for _ in range(CHART_STEPS if min(values) < count else 0):
-            chart: Any = lambda d, g=g: group.chart(group.compose(g, group.exp(d)))
-            increment = np.linalg.pinv(jacobian(chart, rest)) @ (wanted[:count] - chart(rest))
-            g = group.compose(g, group.exp(increment))
-        return jax.tree.map(np.asarray, g), wanted[count:]
+            require_name("coordinate or velocity", key := name.replace(" ", "_"), known)
+            checked = finite(name, value)
+            values[known.index(key)] = checked if is_traced(checked) else float(checked)
+        every = [values.get(k, 0.0) for k in range(len(names))]
+        wanted: Any = jnp.stack(every) if is_traced(every) else np.array(every)
+        return find_place(self.group)(wanted[:count]) if min(values) < count else None, wanted[count:]
 
     def _admit(self, g: Any, xi: Any, momentum: Any, t: Any) -> State | None:
         """The state of plain numbers that are clearly admissible, by one native call; None: each is looked at."""
@@ -929,6 +925,28 @@ def unit_element(group: Group) -> Element:
 def _unit(group: Group) -> Element:
     with jax.ensure_compile_time_eval():
         return cast(Element, read_only(group.identity()))
+
+
+def find_place(group: Group) -> Callable[[Array], Element]:
+    """The compiled function coordinates -> configuration, by Newton's method with increments of least size."""
+    try:
+        return _find_place(group)
+    except TypeError:  # it has no hash
+        return _find_place.__wrapped__(group)
+
+
+@lru_cache(maxsize=64)
+def _find_place(group: Group) -> Callable[[Array], Element]:
+    def place(wanted: Array) -> Element:
+        def step(_: Any, g: Element) -> Element:
+            chart: Callable[[Array], Array] = lambda d: group.chart(group.compose(g, group.exp(d)))
+            slope = jacobian(chart, rest := jnp.zeros(group.dim))
+            increment = slope.T @ solve(slope @ slope.T, wanted - chart(rest))
+            return group.compose(g, group.exp(increment))
+
+        return cast(Element, jax.lax.fori_loop(0, CHART_STEPS, step, group.identity()))
+
+    return compile_function(place, place=False)
 
 
 def _is_short(leaf: Any) -> bool:
@@ -1430,9 +1448,10 @@ class Driven(MechanicalSystem):
     inertia, subspace, annihilator = of_part("system", "inertia", "subspace", "annihilator")
     L, A, b, phi, residual, rows = of_part("system", "L", "A", "b", "phi", "residual", "rows")
     project, velocity, basis = of_part("system", "project", "velocity", "basis")
-    coordinate_names, turning_names, rate_names, load_names, observe, named_coordinates = of_part(
-        "system", "coordinate_names", "turning_names", "rate_names", "load_names", "observe", "named_coordinates"
+    coordinate_names, turning_names, rate_names, load_names = of_part(
+        "system", "coordinate_names", "turning_names", "rate_names", "load_names"
     )
+    start_names, observe, named_coordinates = of_part("system", "start_names", "observe", "named_coordinates")
     names, axes, units, title = of_part("system", "names", "axes", "units", "title")
 
     def state(self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0, **named: float) -> State:

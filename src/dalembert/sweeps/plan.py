@@ -1,9 +1,9 @@
 """The plan of a sweep: what the section [sweep] varies, in blocks of members, and these as lanes of compiled runs.
 
 The values of an axis are computed where they are needed and never all at once, so that 10^8 members take no memory.
-A kernel builds the system of every lane from its numbers. Where these cannot be traced (a mechanism is drawn with known
-numbers, a start is found from names), systems and states are built here, and their parameters are lanes. What makes
-another program (an option of a method, a dimension, another drawing) is structure, with a kernel of its own.
+A kernel builds the system of every lane from its numbers. Where these cannot be traced (a mechanism is drawn, and its
+start found from names, with known numbers), systems and states are built here, and their parameters are lanes. What
+makes another program (an option of a method, a dimension, another drawing) is structure, with a kernel of its own.
 """
 
 from __future__ import annotations
