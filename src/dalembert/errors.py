@@ -34,6 +34,13 @@ def require_name(kind: str, given: object, allowed: Collection[object]) -> None:
         raise UnknownName(kind, given, map(str, allowed))
 
 
+def spell(name: str, known: Iterable[str]) -> str:
+    """The known name that this one is, where _ stands for a blank; itself where there is none."""
+    plain = name.replace(" ", "_")
+    same = [each for each in known if each.replace(" ", "_") == plain]
+    return name if name in same or not same else same[0]
+
+
 class OffConstraint(InvalidInput):
     """Raised for an initial velocity that violates the constraint A xi = b."""
 

@@ -17,12 +17,12 @@ import numpy as np
 from ._lazy import from_above
 from .analysis import comparison
 from .analysis.branches import explain_branch_end
-from .errors import InvalidInput, UnknownName
+from .errors import InvalidInput, UnknownName, spell
 from .integrators import BRANCH_LOST
 from .io.atomic import atomic_path
 from .io.dataset import load_run, save_run, to_xarray
 from .kernels import evaluate
-from .mechanics import MechanicalSystem, State
+from .mechanics import MechanicalSystem, State, Steered, feedback
 from .numerics import is_long_run, is_traced, require_known, shows_progress
 from .plotting.runs import plot_named, plot_trajectory, trajectory_html
 from .simulation import Run, driver, prepared, states_at
@@ -86,21 +86,25 @@ class Trajectory(Run):
     def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
         """A coordinate, a rate, an input or a load of the system by its name, shape (saves,): run["steer"].
 
-        Loads are the Lagrange multipliers of the continuous motion at the saved states.
+        Loads are the Lagrange multipliers of the continuous motion at the saved states, and the inputs of a closed loop
+        (`steered`) are what its policy gives there. In a name _ may stand for a blank.
         """
         system, inputs = self.system, [each.name for each in self.system.inputs or ()]
-        observed = (*system.coordinate_names, *system.rate_names)
+        observed, loop = (*system.coordinate_names, *system.rate_names), feedback(system)
+        steered = [each.name for each in loop.system.inputs or ()] if loop else []
+        name = spell(name, (*observed, *system.load_names, *inputs, *steered))
         if name in inputs and self.controls is not None:
             return self.controls_at_states()[..., inputs.index(name)]  # type: ignore[no-any-return]
-        if name not in (*observed, *system.load_names):
-            raise UnknownName("quantity", name, (*observed, *system.load_names, *(inputs if self.controlled else ())))
+        if name not in (*observed, *system.load_names, *steered):
+            driven = (*steered, *(inputs if self.controlled else ()))
+            raise UnknownName("quantity", name, (*observed, *system.load_names, *driven))
         if np.ndim(self.final.status):
             raise InvalidInput("run[name] is of one run; of an ensemble take a member, or `sweep` with a reduction")
         states = self.records.state
         u = self.controls_at_states() if self.controls is not None else np.zeros((len(self.t), len(inputs)))
-        function = _loads if name in system.load_names else _observed
-        values = evaluate(function, system, (states, u), lanes=len(self.t), axes=(None, 0))
-        names = system.load_names if name in system.load_names else observed
+        kinds: Any = (_loads, system.load_names), (_steering, steered), (_observed, observed)
+        function, names = next(kind for kind in kinds if name in kind[1])
+        values = evaluate(function, loop if name in steered else system, (states, u), lanes=len(self.t), axes=(None, 0))
         found: np.ndarray[Any, Any] = (values if is_traced(values) else np.asarray(values))[:, names.index(name)]
         return found
 
@@ -177,6 +181,11 @@ def _observed(system: MechanicalSystem, point: tuple[State, Any]) -> Any:
 def _loads(system: MechanicalSystem, point: tuple[State, Any]) -> Any:
     state, u = point
     return system.multipliers(state.t, state.g, state.xi, u)
+
+
+def _steering(loop: Steered, point: tuple[State, Any]) -> Any:
+    state, _ = point
+    return loop.policy(state.t, state.g, state.xi)
 
 
 P = ParamSpec("P")

@@ -219,6 +219,11 @@ def test_a_feedback_keeps_the_names():
     driven = da.steered(make(), lambda t, g, xi: jnp.stack([-xi[1]]))
     run = da.simulate(driven, da.RungeKutta(), driven.state(xi=[0.0, 1.0, 0.0]), step=0.1, steps=2)
     assert run.to_xarray()["component"].values.tolist() == ["turn", "speed", "slip"] and run["speed"][-1] < 1.0
+    np.testing.assert_array_equal(run["push"], -run["speed"])  # what the policy gave
+    braked = da.simulate(
+        da.with_friction(driven, viscous=1.0), da.RungeKutta(), driven.state(speed=1.0), step=0.1, steps=2
+    )
+    np.testing.assert_array_equal(braked["push"], -braked["speed"])
 
 
 OWN_SKATE = """
@@ -234,6 +239,34 @@ def make(mass: Annotated[float, "kg"] = 1.0, drag=0.0):
     kinetic = lambda t, g, xi, p: 0.5 * (0.3 * xi[0] ** 2 + p * (xi[1] ** 2 + xi[2] ** 2))
     return da.System(da.SE2(), kinetic, lambda t, g, p: jnp.array([[0.0, 0.0, 1.0]]), parameters=mass, names=names)
 """
+
+
+def test_a_file_of_a_run_gives_its_parameters_to_the_function_that_made_the_system(tmp_path, monkeypatch):
+    own = OWN_SKATE.replace('["turn [rad s-1]"', '["turn rate [rad s-1]"')
+    own = own.replace('"slip [m s-1]"],', '"slip [m s-1]"],\n        "constraints": ["blade force [N]"],')
+    (tmp_path / "skate.py").write_text(own)
+    start = "[initial]\nspeed = 0.5\nturn_rate = 0.3\n[run]\nstep = 0.1\nsteps = 2\n"
+    text = f'[system]\npython = "skate.py:make"\nmass = 3.0\n[method]\nname = "runge-kutta"\n{start}'
+    (tmp_path / "skate.toml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    do = lambda *words: CliRunner().invoke(app, [*words])
+    assert do("run", "skate.toml", "--out", "skate.nc").exit_code == 0
+    make_skate = da.io.config.load_function(tmp_path / "skate.py", "make")
+    run = da.load("skate.nc", system=make_skate)
+    assert run.system.parameters == 3.0 and da.load("skate.nc", system=lambda: make_skate(3.0)).t.size == 3
+    with pytest.raises(da.InvalidInput, match="differ"):
+        da.load("skate.nc", system=lambda: make_skate(2.0))
+    refused = do("show", "skate.nc", "--csv", "blade force")
+    assert "--system skate.py:make on the command line" in str(refused.exception)
+    wanted = "blade_force,turn_rate,speed"
+    lines = do("show", "skate.nc", "--system", "skate.py:make", "--csv", wanted).stdout.splitlines()
+    assert lines[0] == "time,blade force,turn rate,speed"
+    assert [float(each) for each in lines[-1].split(",")] == [
+        run.t[-1], run["blade force"][-1], run["turn_rate"][-1], run["speed"][-1]
+    ]  # fmt: skip
+    assert do("show", "skate.nc", "--system", "skate.py:make", "--plot", "skate.png").exit_code == 0
+    told = do("show", "skate.nc").stdout
+    assert all(f"{name} " in told for name in ("heading", "turn rate", "blade force"))
 
 
 def test_a_sweep_has_names_and_units(tmp_path):

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import typer
 
-from ..errors import InvalidInput, UnknownName, WriteFailure
+from ..errors import InvalidInput, UnknownName, WriteFailure, spell
 from ..io.atomic import atomic_path, output_lock
 from ..io.config import (
     Job,
@@ -117,11 +117,13 @@ def read_unknowns(given: dict[str, Any], job: Job) -> dict[str, Unknown | None]:
         if "prior" in table:
             bounds["prior"] = tuple(table["prior"])
         guess: Any = None
+        leaves = {f"parameters.{path}": leaf for path, leaf in _leaves(job.system).items()}
+        starts = [start + axis.name for start in STARTS for axis in job.system.axes() if start.endswith(".")]
+        name = spell(name, (*leaves, *starts))
         if name.startswith("system."):
             given["system"] = with_default(given["system"], name, job.file)
             guess = _value_at(given["system"], name.split(".")[1:], name)
         elif name.startswith("parameters."):
-            leaves = {f"parameters.{path}": leaf for path, leaf in _leaves(job.system).items()}
             if name not in leaves:
                 raise UnknownName("number of the system", name, leaves)
             guess = np.asarray(leaves[name], float)
@@ -240,18 +242,19 @@ def read_experiment(given: dict[str, Any], job: Job, table: Table, time: str, pa
     names = (*system.coordinate_names, *system.rate_names)
     inputs = [each.name for each in system.inputs or ()]
     columns = require_tables("column", given.get("column", []))
-    listed = columns or [{"name": name} for name in table if name in (*names, *observables, *inputs)]
+    known = (*names, *observables, *inputs)
+    listed = columns or [{"name": name} for name in table if spell(name, known) in known]
     measured, deviations, pushes = {}, {}, {}
     for column in listed:
         name = column.get("name", "")
         if name not in table:
             raise UnknownName(f"column of {path}", name, table)
-        quantity = column.get("quantity", name)
+        quantity = spell(column.get("quantity", name), known)
         if quantity in inputs:
             pushes[quantity] = table[name]
             continue
         if quantity not in names and quantity not in observables:
-            raise UnknownName("quantity of a column", quantity, (*names, *observables, *inputs))
+            raise UnknownName("quantity of a column", quantity, known)
         measured[quantity] = table[name]
         if "deviation" in column:
             deviations[quantity] = column["deviation"]
@@ -471,7 +474,7 @@ def read_plan(given: Mapping[str, Any], job: Job) -> dict[str, Any]:
 
 def _require_reading(what: str, name: str, readings: Readings, of_state: bool = False) -> Reading:
     known = [key for key, reading in readings.items() if not (of_state and reading.kind == "input")]
-    if name not in known:
+    if (name := spell(name, known)) not in known:
         raise UnknownName(what, name, known)
     return readings[name]
 

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from importlib import metadata
@@ -21,11 +21,20 @@ import typer
 
 from .. import papers  # its exhibits load at first use
 from ..analysis.comparison import seconds_per_step
-from ..errors import InvalidInput, UnknownName, WriteFailure, __version__
+from ..errors import InvalidInput, UnknownName, WriteFailure, __version__, spell
 from ..integrators import METHODS, DiscreteMoserVeselov, EulerPoincareSuslov, Integrator, RungeKutta
 from ..io.atomic import atomic_path, output_lock
-from ..io.config import OWN_SYSTEM, Job, load_job, model_template, own_system_template, resume_run
-from ..io.dataset import load_run, open_dataset, require_writable, save_run
+from ..io.config import (
+    OWN_SYSTEM,
+    Job,
+    load_function,
+    load_job,
+    model_template,
+    own_system_template,
+    resume_run,
+    split_reference,
+)
+from ..io.dataset import open_dataset, require_writable, save_run
 from ..kernels import best_width, count_processors, evaluate
 from ..kernels.cache import PACKAGE_ROOT, cache_folder
 from ..mechanics import MechanicalSystem, State, nonholonomy
@@ -37,6 +46,7 @@ from ..studio import film, open_studio
 from ..studio.catalogue import input_of_file, read_stories, start
 from ..studio.presentation import show as present
 from ..studio.requests import MAX_SECONDS, MAX_STEPS, StudioInput, frames_of_file, frames_of_run
+from ..trajectory import Trajectory, load
 from . import shell
 
 PROGRESS_RECORDS = 256
@@ -242,40 +252,51 @@ def show(
     plot: shell.PlotOption = None,
     config: Annotated[bool, typer.Option("--config", help="Print the configuration that made it.")] = False,
     csv: Annotated[str | None, typer.Option(help="Print these columns over time as CSV: NAME or NAME,NAME.")] = None,
+    system: Annotated[
+        str | None, typer.Option(help="The FILE.py:FUNCTION that made the system of the run, which is called again.")
+    ] = None,
     force: shell.ForceOption = False,
     as_json: shell.JsonOption = False,
 ) -> None:
     """Show what a data file holds: where it came from, how the run went, and its columns.
 
-    For a configuration it describes the system and says whether its constraint is really nonholonomic at the start.
+    For a configuration it describes the system and says whether its constraint is really nonholonomic at the start. A
+    data file holds no code: where --plot or a name in --csv needs a system of your own, name it again with --system. It
+    gets the parameters that the file holds.
     """
     if file.suffix == ".toml":
-        if plot is not None or config or csv is not None:
+        if plot is not None or config or csv is not None or system is not None:
             raise InvalidInput(
-                f"{file} is a configuration; --plot, --config and --csv show a data file: "
+                f"{file} is a configuration; --plot, --config, --csv and --system show a data file: "
                 f"dalembert run {file} --out run.nc"
             )
         return _show_configuration(file, as_json)
     data = open_dataset(file, unchecked=force)
     if "damage" in data.attrs:
         print(f"dalembert: {file} is damaged, its numbers may be wrong: {data.attrs['damage']}", file=sys.stderr)
+
+    def read() -> Trajectory:
+        make = None if system is None else load_function(*split_reference(system, Path(), "--system"))
+        return load(file, system=make, unchecked=force)
+
     if plot is not None:
         shell.require_picture(plot)
         with atomic_path(plot) as temporary, shell.progress(f"drawing {plot}"):
-            plot_trajectory(load_run(file, unchecked=force), temporary, name=_title(data.attrs.get("system", "")))
+            plot_trajectory(read(), temporary, name=_title(data.attrs.get("system", "")))
     if config:
         if "config" not in data.attrs:
             raise InvalidInput(f"{file} holds no configuration: it was not written by `dalembert run`")
         print(data.attrs["config"], end="")
         return
     if csv is not None:
-        _print_csv(data, file, [name.strip() for name in csv.split(",")])
+        _print_csv(data, file, [name.strip() for name in csv.split(",")], read)
         return
     columns = {
         str(name): {
             "shape": list(column.shape),
             "dimensions": list(map(str, column.dims)),
             "unit": column.attrs.get("units"),
+            "named": _named_parts(data, str(name)),
             "what": column.attrs.get("long_name"),
             "min": to_json(column.min()),
             "max": to_json(column.max()),
@@ -294,7 +315,9 @@ def show(
     for name, entry in columns.items():
         numbers = " x ".join(map(str, entry["shape"])), *(shell.format_number(entry[end]) for end in ("min", "max"))
         unit = "each its own" if (entry["unit"] or "").startswith("of each") else entry["unit"] or ""
-        rows.append((name, entry["what"] or "", unit, *numbers))
+        rows.append((name, entry["what"] or "", "" if entry["named"] else unit, *numbers))
+        for part, (own, least, largest) in entry["named"].items():
+            rows.append(("", part, own, "", shell.format_number(least), shell.format_number(largest)))
     shell.print_table("", ("column", "what it is", "unit"), ("shape", "least", "largest"), rows)
 
 
@@ -328,8 +351,26 @@ NAMED_COLUMNS = ("coordinate", "velocity", "control")
 """What `run[name]` reads too. Multipliers are those of the steps, and a load is the reaction at the state."""
 
 
-def _print_csv(data: Any, file: Path, names: list[str]) -> None:
-    """Print the time, then the wanted columns: whole ones, or components by the names that they have here."""
+def _named_parts(data: Any, name: str) -> dict[str, tuple[str, Any, Any]]:
+    """The unit, the least and the largest value of what has a name of its own in a column: coordinates, loads, ..."""
+    kinds = {"coordinate": "coordinate", "velocity": "velocity", "control": "input", "multiplier": "constraint"}
+    last = data[name].dims[-1] if data[name].dims else ""
+    if name not in kinds or last not in data.coords or data[last].dtype.kind not in "UOT":
+        return {}
+    values, unit = data[name].values.reshape(-1, data[name].shape[-1]), f"{kinds[name]}_unit"
+    units = data[unit].values if unit in data.coords else [""] * values.shape[1]
+    ends = zip(values.min(axis=0), values.max(axis=0), strict=True)
+    return {
+        str(part): (str(own), to_json(least), to_json(largest))
+        for part, own, (least, largest) in zip(data[last].values, units, ends, strict=True)
+    }
+
+
+def _print_csv(data: Any, file: Path, names: list[str], read: Callable[[], Trajectory]) -> None:
+    """Print the time, then the wanted columns: whole ones, components by the names that they have here, or run[name].
+
+    In all of them _ may stand for a blank.
+    """
     if data["time"].ndim != 1:
         raise InvalidInput(f"{file} holds an ensemble; --csv prints one run")
     over_time = [(str(name), column) for name, column in data.variables.items() if column.dims[:1] == data["time"].dims]
@@ -346,11 +387,20 @@ def _print_csv(data: Any, file: Path, names: list[str]) -> None:
             texts = {each: column for each, column in zip(labels, values.T, strict=True) if isinstance(each, str)}
             named = texts | named
     known = {name: {name: column} for name, column in named.items()} | known
-    wanted = {"time": data["time"].values}
+    wanted, run = {"time": data["time"].values}, None
     for name in names:
-        if name not in known:
-            raise UnknownName(f"column of {file}", name, [*columns, *named])
-        wanted |= known[name]
+        if (key := spell(name, known)) not in known:
+            try:
+                run = read() if run is None else run
+                known[key] = {spell(name, (*run.system.rate_names, *run.system.load_names)): run[key]}
+            except UnknownName:
+                system = run.system if run is not None else None
+                more = (*system.rate_names, *system.load_names) if system is not None else ()
+                raise UnknownName(f"column of {file}", name, {*columns, *named, *more}) from None
+            except InvalidInput as fault:  # a system of the user's own, which has to be given
+                told = UnknownName(f"column of {file}", name, [*columns, *named])
+                raise InvalidInput(f"{told} What is computed from them needs the system: {fault}") from fault
+        wanted |= known[key]
     print(",".join(wanted))
     for row in zip(*wanted.values(), strict=True):
         print(",".join(format(entry, ".17g") for entry in row))

@@ -553,14 +553,19 @@ MAX_NAME = 300
 USER_MODULE_PREFIX = "_dalembert_user_"
 
 
+def split_reference(reference: Any, folder: Path, key: str = "python") -> tuple[Path, str]:
+    """The file and the function of "file.py:function"."""
+    name, _, attribute = str(reference).rpartition(":")
+    if not isinstance(reference, str) or not name or not attribute.isidentifier():
+        raise InvalidInput(f'{key} is {show(reference)}; allowed: "file.py:function", such as "mysystem.py:make"')
+    return (folder / name).resolve(), attribute
+
+
 def load_user_system(
     reference: Any, folder: Path, parameters: Section, load: Callable[[Path, str], Callable[..., Any]]
 ) -> tuple[MechanicalSystem, Path]:
     """The system that "file.py:function" makes of the parameters, and the file."""
-    name, _, attribute = str(reference).rpartition(":")
-    if not isinstance(reference, str) or not name or not attribute.isidentifier():
-        raise InvalidInput(f'python is {show(reference)}; allowed: "file.py:function", such as "mysystem.py:make"')
-    path = (folder / name).resolve()
+    path, attribute = split_reference(reference, folder)
     with locate_errors(path):
         make = load(path, attribute)
         signature = inspect.signature(make)

@@ -527,30 +527,32 @@ def checksum_attributes(attributes: Mapping[Any, Any]) -> int:
 def load_run(
     path: str | Path,
     *,
-    system: MechanicalSystem | Callable[[], MechanicalSystem] | None = None,
+    system: MechanicalSystem | Callable[..., MechanicalSystem] | None = None,
     integrator: Integrator | None = None,
     unchecked: bool = False,
 ) -> Run:
     """The Run that a file holds, equal to the one that was saved.
 
     A file holds no code: a system of your own (or a method with functions of your own) has to be given again, as it is
-    or as a function that makes it. It must have the energy, momentum and acceleration of the run at its saved states,
-    or it is refused. A damaged file is refused, and what is damaged is named. With `unchecked=True` a file is read as
-    it is, with any system, and `note` tells of damage.
+    or as a function that makes it, which is called with the parameters of [system] that the file holds, if it takes
+    them. It must have the energy, momentum and acceleration of the run at its saved states, or it is refused. A damaged
+    file is refused, and what is damaged is named. With `unchecked=True` a file is read as it is, with any system, and
+    `note` tells of damage.
     """
-    if system is not None:
-        allowed = "a system, or a function without arguments that makes one"
-        try:
-            if callable(system) and not isinstance(system, MechanicalSystem):
-                system = call_own("make()", system)
-        except InvalidInput as fault:
-            raise InvalidInput(f"system is no function that makes one: {fault}; allowed: {allowed}") from fault
-        require_instance("system", system, MechanicalSystem, allowed)
-    given = {"system": system, "integrator": integrator}
     if not isinstance(path, str | Path):
         raise InvalidInput(f"path is {path!r}; allowed: the name of a file")
     path = Path(path)
     dataset, carry, damage = read_groups(path, unchecked)
+    section = _section_of_config(dataset.attrs.get("config", ""))
+    if system is not None:
+        allowed = "a system, or a function without arguments, or with the parameters in the file, that makes one"
+        try:
+            if callable(system) and not isinstance(system, MechanicalSystem):
+                system = call_own("make()", _with_parameters(system, section))
+        except InvalidInput as fault:
+            raise InvalidInput(f"system is no function that makes one: {fault}; allowed: {allowed}") from fault
+        require_instance("system", system, MechanicalSystem, allowed)
+    given = {"system": system, "integrator": integrator}
     try:
         saved = json.loads(carry.attrs["trajectory"])
         arrays = {name: _read_array(path, dataset, carry, name, *about) for name, about in saved["shapes"].items()}
@@ -559,11 +561,14 @@ def load_run(
             form = saved["forms"][name]
             if not (isinstance(form, dict) and "missing" in form):
                 fields[name] = unpack(form, arrays)
-            elif name == "system" and (rebuilt := _system_of_config(dataset.attrs.get("config", ""))) is not None:
+            elif name == "system" and (rebuilt := _model_of_section(section)) is not None:
                 fields[name] = rebuilt
             else:
                 why = form["missing"]
-                raise InvalidInput(f"{path} cannot hold the {name} of this run ({why}): give load(path, {name}=...)")
+                here = f", or --system {section['python']} on the command line" if "python" in section else ""
+                raise InvalidInput(
+                    f"{path} cannot hold the {name} of this run ({why}): give load(path, {name}=...){here}"
+                )
         if fields["backend"] == "scipy":  # the reference of before November 2026 counted its steps in integers
             fields["final"] = fields["final"]._replace(steps=np.asarray(fields["final"].steps, float))
         fields["note"] = "; ".join(filter(None, (fields["note"], damage and f"unchecked: {damage}")))
@@ -698,10 +703,27 @@ def _read_array(
     return array
 
 
-def _system_of_config(config: str) -> MechanicalSystem | None:
-    """The system of a configuration that names a model of dalembert."""
+def _section_of_config(config: str) -> dict[str, Any]:
+    """The section [system] of the configuration in a file; empty where there is none."""
     try:
-        section = dict(tomllib.loads(config)["system"])
-        return MODELS[section.pop("name")].make(section)
-    except (tomllib.TOMLDecodeError, KeyError, InvalidInput):
+        return dict(tomllib.loads(config)["system"])
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError):
+        return {}
+
+
+def _with_parameters(make: Callable[..., Any], section: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function with the parameters of a section [system], if it takes them; otherwise as it is."""
+    parameters = {key: value for key, value in section.items() if key not in ("name", "python")}
+    try:
+        inspect.signature(make).bind(**parameters)
+    except (TypeError, ValueError):  # it takes others, or has no signature
+        return make
+    return functools.partial(make, **parameters) if parameters else make
+
+
+def _model_of_section(section: Mapping[str, Any]) -> MechanicalSystem | None:
+    """The system of a section that names a model of dalembert."""
+    try:
+        return MODELS[section["name"]].make({key: value for key, value in section.items() if key != "name"})
+    except (KeyError, InvalidInput):
         return None

@@ -50,6 +50,7 @@ from .system import VectorField as VectorField
 from .system import constraint_at as constraint_at
 from .system import drift_of as drift_of
 from .system import explain_singular as explain_singular
+from .system import feedback as feedback
 from .system import forced as forced
 from .system import gradient as gradient
 from .system import in_group as in_group

@@ -1501,6 +1501,13 @@ def steered(system: MechanicalSystem, policy: Force) -> Steered:
     return Steered(system, _pytree("policy", system, policy))
 
 
+def feedback(system: MechanicalSystem) -> Steered | None:
+    """The loop that `steered` closed around a system, under forces that were added to it; None where there is none."""
+    if isinstance(system, Steered) or not isinstance(system, Driven):
+        return system if isinstance(system, Steered) else None
+    return feedback(system.system)
+
+
 def unforced(system: MechanicalSystem) -> MechanicalSystem:
     """The system without the forces and the feedback that `forced`, `with_friction` and `steered` added."""
     return unforced(system.system) if isinstance(system, Driven) else system
