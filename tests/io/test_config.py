@@ -12,12 +12,14 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 import dalembert as da
+from dalembert.cli.runs import integrate
 from dalembert.errors import InvalidInput, UnknownName
 from dalembert.groups import euler_angles, quaternions
 from dalembert.io import config as _toml
 from dalembert.io.config import apply_settings, model_template
 from dalembert.io.config import load_job as load
 from dalembert.io.config import parse_job as parse
+from dalembert.io.dataset import save_run
 from dalembert.models import MODELS
 
 TURN = Rotation.from_rotvec([0.4, -1.1, 0.7])
@@ -251,6 +253,63 @@ def test_every_model_has_a_configuration_to_start_from(name):
 # -- starts by names --------------------------------------------------------------------------------------------------
 def named(**initial) -> dict:
     return {"system": {"name": "coin"}, "method": {"name": "runge-kutta"}, "initial": initial, "run": RUN["run"]}
+
+
+def driven(**controls) -> dict:
+    start = {"initial": {"speed": 0.5}, "run": {"step": 0.1, "steps": 4, "t0": 1.0}}
+    return RUN | start | {"system": {"name": "differential-drive"}, "controls": controls}
+
+
+def test_controls_by_the_names_of_the_inputs():
+    left = {"amplitude": 0.3, "rate": 2.0, "phase": 0.5, "offset": 0.1}
+    job = parse(driven(left_torque=left, **{"right torque": {"times": [1.1, 1.3], "values": [0.2, -0.2]}}))
+    t = 1.0 + 0.1 * (np.arange(4) + 0.5)
+    np.testing.assert_allclose(job.controls[:, 0], 0.1 + 0.3 * np.sin(2.0 * t + 0.5), rtol=1e-14)
+    assert job.controls[:, 1].tolist() == [0.0, 0.2, 0.2, -0.2]
+    assert tomllib.loads(job.text)["controls"]["left_torque"] == left
+    held = parse(driven(left_torque=0.2, right_torque=[0.1, 1.0, 0.0])).controls
+    np.testing.assert_allclose(held, np.stack([np.full(4, 0.2), 0.1 * np.sin(t)], axis=1), rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("controls", "words"),
+    [
+        ({"left_torqe": 1.0}, "unknown input 'left_torqe'. Did you mean 'left torque'"),
+        ({"left_torque": "full"}, r"left torque is 'full' in \[controls\]; allowed: a number; {amplitude"),
+        ({"left_torque": {"amplitud": 1.0}}, r"left torque is {'amplitud': 1.0} in \[controls\]"),
+        ({"left_torque": {"times": [1.0, 0.0], "values": [1.0, 2.0]}}, "each value holds from its time on"),
+        ({"left_torque": {"times": [1.0], "values": [1.0, 2.0]}}, "each value holds from its time on"),
+        ({"left_torque": {"times": 1.0, "values": 1.0}}, "each value holds from its time on"),
+        ({"left_torque": True}, "left torque is True"),
+    ],
+)
+def test_controls_that_do_not_fit_are_refused(controls, words):
+    with pytest.raises(InvalidInput, match=words) as refused:
+        parse(driven(**controls))
+    assert refused.value.place == "controls"
+
+
+def test_controls_are_refused_where_runs_have_none():
+    with pytest.raises(InvalidInput, match="has no inputs"):
+        parse(RUN | {"system": {"name": "suslov", **MODELS["suslov"].example}, "controls": {"push": 1.0}}
+              | {"initial": {"momentum": [3.0, 2.0]}})  # fmt: skip
+    with pytest.raises(InvalidInput, match=r"a sweep has no \[controls\]: .*da.steered"):
+        da.sweep(driven(left_torque=0.1) | {"sweep": {"system.mass": [9.0, 10.0]}})
+    with pytest.raises(InvalidInput, match=r"a study has no \[controls\]"):
+        parse(driven(left_torque=0.1)).require_uncontrolled("a study")
+
+
+def test_a_driven_run_goes_on_bit_for_bit(tmp_path):
+    push = MODELS["unicycle"].make({}).inputs[1].name
+    base = driven(**{push: [0.3, 2.0, 0.0]}) | {"system": {"name": "unicycle"}, "initial": MODELS["unicycle"].initial}
+    job = lambda steps: parse(base | {"run": {"step": 0.1, "steps": steps}})
+    first, whole = (integrate(job(steps), states=True) for steps in (3, 8))
+    save_run(first, tmp_path / "driven.nc", {"config": job(3).text})
+    again = _toml.resume_run(job(8), tmp_path / "driven.nc")
+    assert np.array_equal(again.xi, whole.xi) and np.array_equal(again.controls, whole.controls)
+    free = parse({key: part for key, part in job(8).config.items() if key != "controls"})
+    with pytest.raises(InvalidInput, match=f"holds another run: its controls.{push}"):
+        _toml.resume_run(free, tmp_path / "driven.nc")
 
 
 def test_a_mechanism_starts_by_names():

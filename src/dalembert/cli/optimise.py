@@ -69,6 +69,7 @@ def fit_data(
     if plot is not None:
         shell.require_picture(plot)
     job = parse_job(given, config.parent)
+    job.require_uncontrolled("a fit (inputs are columns of the data)")
     options = {key: value for table in require_tables("fit", given.get("fit", [])) for key, value in table.items()}
     unknowns = read_unknowns(given, job)
     table = read_data(data)
@@ -342,6 +343,7 @@ def plan_controls(
     if "plan" not in given:
         raise InvalidInput(f"{config} has no section [plan]: it needs one with steps and duration")
     job = parse_job(given, config.parent)
+    job.require_uncontrolled("a plan, which finds them")
     task = read_plan(given, job)
     if out is not None:
         if task["kinematic"]:

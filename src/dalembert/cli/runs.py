@@ -175,11 +175,13 @@ def integrate(job: Job, *, states: bool, before: Path | None = None) -> Run:
     options = {key: value for key, value in job.run.items() if key in ("step", "save_every", "backend")} | job.until
     steps = job.run["steps"]
     if not states:  # only the last state is wanted: extremes are kept over all steps anyway; work needs every state
-        options["save_every"] = save_interval(job.system, steps, max(1, steps // PROGRESS_RECORDS))
+        seldom = max(1, steps // PROGRESS_RECORDS) if job.controls is None else 1
+        options["save_every"] = save_interval(job.system, steps, seldom)
     with shell.progress(f"{job.names['system']}, {steps} steps") as bar:
         if before is not None:
             return resume_run(job, before, bar)
-        return simulate(job.system, job.integrator, job.state, monitor=True, progress=bar, events=job.events, **options)
+        options |= {"monitor": True, "progress": bar, "events": job.events, "controls": job.controls}
+        return simulate(job.system, job.integrator, job.state, **options)
 
 
 def finish(trajectory: Run) -> None:

@@ -56,6 +56,7 @@ def compare(
     Exit codes: 0 done, 1 every run failed numerically, 2 bad input, 130 stopped (with the table of what is done).
     """
     job = load_job(config, settings or ())
+    job.require_uncontrolled("a comparison of methods")
     if plot is not None:
         shell.require_picture(plot)
     integrators, required = _integrators(method, job)
@@ -126,6 +127,7 @@ def convergence(
     Exit codes: 0 done, 1 every run failed numerically, 2 bad input.
     """
     job, draw = load_job(config, settings or ()), not no_plot
+    job.require_uncontrolled("a study of convergence")
     if draw:
         plot = shell.make_folder(Path("out")) / f"{config.stem}-convergence.png" if plot is None else plot
         shell.require_picture(plot)

@@ -1,10 +1,10 @@
 """Configuration files: read TOML, check it, and build the job that it describes; templates to start from; resumed runs.
 
-A configuration has the sections [system], [method], [initial] and [run], and may have tables [[event]]; [fit], tables
-[[unknown]] and [[column]] say what `dalembert fit` finds from data, and [plan], [goal], tables [[cost]], [[bound]] and
-[[obstacle]] what `dalembert plan` looks for. Nothing in it is evaluated as code, except a system of the user's own:
-`[system] python = "mysystem.py:make"` runs that file as a script would run, with its own folder first on the path, and
-make(**parameters) returns a `System`.
+A configuration has the sections [system], [method], [initial] and [run], and may have [controls] of the inputs and
+tables [[event]]; [fit], tables [[unknown]] and [[column]] say what `dalembert fit` finds from data, and [plan], [goal],
+tables [[cost]], [[bound]] and [[obstacle]] what `dalembert plan` looks for. Nothing in it is evaluated as code, except
+a system of the user's own: `[system] python = "mysystem.py:make"` runs that file as a script would run, with its own
+folder first on the path, and make(**parameters) returns a `System`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import simulation
-from ..errors import InvalidInput, UnknownName, require_name
+from ..errors import InvalidInput, UnknownName, require_name, spell
 from ..integrators import METHODS, Integrator, Method
 from ..kernels import has_gpu
 from ..mechanics import MechanicalSystem, State
@@ -49,6 +49,7 @@ EXCLUSIVE = ({"run.steps", "run.t_end"}, {"initial.velocity", "initial.momentum"
 """Keys of a section that cannot stand beside each other."""
 MAX_BYTES = 1 << 23
 """The size of the largest file that is read as a configuration."""
+STEER_INSTEAD = "leave the section out, or let make() of your own file return da.steered(system, policy)"
 MAX_DEPTH = 16
 """How deep lists and tables may stand in each other."""
 
@@ -112,6 +113,7 @@ SCHEMA: dict[str, dict[str, Kind]] = {
     "method": {"name": TEXT},
     "initial": {"configuration": POINT, "velocity": VECTOR, "momentum": VECTOR},
     "run": {"step": STEP, "steps": COUNT, "t_end": NUMBER, "t0": NUMBER, "save_every": COUNT, "backend": BACKEND},
+    "controls": {},  # the names of the inputs, see `read_signal`
     "event": {"quantity": QUANTITY, "index": INDEX, "value": NUMBER, "direction": DIRECTION}
     | {"stop": FLAG, "name": TEXT},
     "fit": {"time": TEXT, "loss": LOSS, "threshold": NUMBER, "search": SEARCH, "shots": COUNT, "max_runs": COUNT},
@@ -220,6 +222,12 @@ class Job:
     config: Mapping[str, Any]  # as given, overrides included
     file: Path | None = None  # of a user's own system
     events: tuple[simulation.Event, ...] = ()
+    controls: Any = None  # one row a step, or None
+
+    def require_uncontrolled(self, what: str) -> None:
+        """Refuse the section [controls] where a command makes runs without controls."""
+        if self.controls is not None:
+            raise InvalidInput(f"{what} has no [controls]: {STEER_INSTEAD}")
 
     @property
     def until(self) -> dict[str, Any]:
@@ -370,12 +378,58 @@ def parse_job(
     until, variable = (run.get("steps"), run.get("t_end"), float(state.t)), integrator.variable_step
     steps = simulation.count_steps(run["step"], *until, variable=variable)
     events = parse_events(given.get("event", []), system, state)
+    controls = None
+    if "controls" in given:
+        with _name_section("controls"):
+            if variable and "t_end" in run:
+                raise InvalidInput(f"{integrator.name} takes steps of its own: with [controls] give run.steps")
+            controls = hold_controls(given["controls"], system, float(state.t), run["step"], steps)
+        parts["controls"] = given["controls"]
     for section in ("fit", "unknown", "column", "plan", "cost", "bound", "obstacle"):
         require_tables(section, given.get(section, []))
     if events:
         parts["event"] = given["event"]
     names = {"system": name, "method": integrator.name}
-    return Job(names, system, integrator, state, {**run, "steps": steps}, parts, file, events)
+    return Job(names, system, integrator, state, {**run, "steps": steps}, parts, file, events, controls)
+
+
+WAVE = {"amplitude": 0.0, "rate": 0.0, "phase": 0.0, "offset": 0.0}
+SIGNALS = (
+    "a number; {amplitude, rate, phase, offset}, which is offset + amplitude sin(rate t + phase); [amplitude, rate, "
+    "phase]; or {times, values}, lists of one length, where each value holds from its time on"
+)
+
+
+def hold_controls(given: Any, system: MechanicalSystem, t0: float, step: float, steps: int) -> Any:
+    """The rows of the inputs, one a step, that signals by their names give in the middle of each step."""
+    if not isinstance(given, Mapping):
+        raise InvalidInput(f"[controls] must be a section of key = value lines; given {show(given)}")
+    names, signals = [each.name for each in system.inputs or ()], dict[str, Any]()
+    if not names:
+        raise InvalidInput("[controls] is given, but the system has no inputs that a run can give")
+    for key, value in given.items():
+        require_name("input", name := spell(key, names), names)
+        signals[name] = read_signal(name, value)
+    return simulation.held_controls(signals, t0, step, steps, system.inputs)
+
+
+def read_signal(name: str, given: Any) -> float | Callable[[Any], Any]:
+    """A constant, or the function of time, that a value of [controls] describes."""
+    numbers = given if isinstance(given, Mapping) else {}
+    if _shape(given) == ():
+        return float(given)
+    if _shape(given) == (3,):
+        numbers = dict(zip(WAVE, given, strict=False))
+    if set(numbers) == {"times", "values"}:
+        times, values = (numbers[key] for key in ("times", "values"))
+        lists = all(len(_shape(each) or ()) == 1 for each in (times, values)) and len(times) == len(values) > 0
+        if lists and np.all(np.diff(times) > 0):
+            steps = np.append(0.0, values)
+            return lambda t: jnp.asarray(steps)[jnp.searchsorted(jnp.asarray(times), t, side="right")]
+    elif numbers and set(numbers) <= set(WAVE) and all(_shape(value) == () for value in numbers.values()):
+        wave = WAVE | dict(numbers)
+        return lambda t: wave["offset"] + wave["amplitude"] * jnp.sin(wave["rate"] * t + wave["phase"])
+    raise InvalidInput(f"{name} is {show(given)} in [controls]; allowed: {SIGNALS}")
 
 
 def _with_plan(given: dict[str, Any]) -> dict[str, Any]:
@@ -650,7 +704,12 @@ def model_template(name: str, file: str) -> str:
     leaf = f"# the configuration must satisfy {count} holonomic constraint(s); otherwise you are told the nearest one\n"
     count = 0 if model.starts_by_names else count  # names give one that does
     section = _with_defaults({"name": name, **model.example}, model.parameters)
-    return _template(head, section, model, leaf * bool(count) + _initial_template(system, model.initial))
+    initial = leaf * bool(count) + _initial_template(system, model.initial)
+    driven = [f"# {_toml_key(each.name.replace(' ', '_'))} = 0.0   # {each.unit}\n" for each in system.inputs or ()]
+    controls = (
+        f"# [controls]   # or {{amplitude = 1.0, rate = 2.0}}, {{times = [...], values = [...]}}\n{''.join(driven)}\n"
+    )
+    return _template(head, section, model, initial, controls * bool(driven))
 
 
 def own_system_template(stem: str) -> tuple[str, str]:
@@ -669,14 +728,14 @@ def own_system_template(stem: str) -> tuple[str, str]:
     return _template(head, section, Model("", model.build, {}, {}, 0.05), initial), python
 
 
-def _template(head: str, system: str, model: Model, initial: str) -> str:
+def _template(head: str, system: str, model: Model, initial: str, controls: str = "") -> str:
     method = METHODS[model.method["name"]]
     t_end = _toml_value(round(TEMPLATE_STEPS * model.step, 12))
     return (
         f"{head}\n[system]\n{system}\n"
         f"[method]   # others: dalembert list methods\n{_with_defaults(model.method, method.options)}\n"
         f"[initial]\n{initial}\n"
-        f"[run]\nstep = {_toml_value(model.step)}\n"
+        f"{controls}[run]\nstep = {_toml_value(model.step)}\n"
         f"steps = {TEMPLATE_STEPS}   # t_end = {t_end} instead keeps the end where you change the step\n"
         f'# save_every = 1\n# t0 = 0.0\n# backend = "auto"   # or llvm, cuda, xla\n'
     )
@@ -731,6 +790,8 @@ def resume_run(job: Job, path: Path, progress: Progress | None = None) -> simula
     pieces += [(left - ahead, every)] if left > ahead else []
     for steps, interval in pieces:
         options |= {"steps": steps, "save_every": interval, "progress": progress if interval == every else None}
+        begin = int(last.final.steps)
+        options["controls"] = None if job.controls is None else job.controls[begin : begin + steps]
         last = simulation.simulate(job.system, job.integrator, last, step=job.run["step"], **options)
         run = join_runs(run, last)
         if last.status != "ok" or last.stopped_by:
@@ -756,8 +817,9 @@ def join_runs(first: simulation.Run, second: simulation.Run) -> simulation.Run:
     """One run of a run and its continuation, whose first record is the last state of the run."""
     records = jax.tree.map(lambda a, b: np.concatenate([a, b[1:]]), first.records, second.records)
     events = simulation.join_crossings(first.events, second.events)
+    held = second.controls if second.controls is None else np.concatenate([first.controls, second.controls])
     every = None if first.every is None or second.every is None else max(first.every, second.every)
-    return replace(second, records=records, events=events, every=every)
+    return replace(second, records=records, events=events, every=every, controls=held)
 
 
 def _require_same_config(config: Mapping[str, Any], path: Path) -> None:
@@ -768,7 +830,7 @@ def _require_same_config(config: Mapping[str, Any], path: Path) -> None:
     saved = tomllib.loads(text)
     tables = {"event": {"tables": config.get("event", [])}}
     saved["event"] = {"tables": saved.get("event", [])}
-    for section, entries in (dict(config) | tables).items():
+    for section, entries in ({"controls": {}} | dict(config) | tables).items():
         mine, theirs = dict(entries), dict(saved.get(section, {}))
         for key in sorted(mine.keys() | theirs.keys()):
             if (section != "run" or key not in RESUME_FREE_KEYS) and mine.get(key) != theirs.get(key):

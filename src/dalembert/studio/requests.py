@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ import numpy as np
 from .. import simulation
 from ..errors import InvalidInput, OffConstraint, UnknownName
 from ..groups import Group, factors_named
-from ..io.config import Job, build_method, build_system, load_function, parse_job
+from ..io.config import Job, build_method, build_system, hold_controls, load_function, parse_job
 from ..io.dataset import load_run, open_dataset
 from ..kernels import compile_function, evaluate, find_plan, one_at_a_time, plan_of
 from ..mechanics import MechanicalSystem, State
@@ -236,21 +236,16 @@ def controls_of(request: Mapping[str, Any], job: Job) -> Array | None:
     """The controls of a request, one row a step: as they were driven, or waves amplitude sin(rate t + phase)."""
     given, names = request.get("controls"), [each.name for each in job.system.inputs or ()]
     if not given:
-        return None
+        return cast("Array | None", job.controls)
     steps, step = int(job.run["steps"]), float(job.run["step"])
     if "t_end" in job.until or job.integrator.variable_step:
         raise at("controls", "controls need a method of constant step, which takes one row of them a step")
     _require_most("controls", steps * len(names), MAX_RECORD_BYTES // 8, "numbers")
-    found = np.zeros((steps, len(names)))
     if isinstance(given, Mapping):
-        times = float(job.state.t) + step * (np.arange(steps) + 0.5)
-        for name, wave in given.items():
-            if name not in names:
-                raise at("controls", UnknownName("input", name, names))
-            if not isinstance(wave, list) or len(wave) != 3 or not all(isinstance(x, int | float) for x in wave):
-                raise at("controls", f"controls.{name} is {str(wave)[:40]}; allowed: [amplitude, rate, phase]")
-            found[:, names.index(name)] = wave[0] * np.sin(wave[1] * times + wave[2])
-        return found
+        try:
+            return np.asarray(hold_controls(given, job.system, float(job.state.t), step, steps))
+        except InvalidInput as fault:
+            raise at("controls", fault) from fault
     numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for row in given for x in row)
     if not numbers or len(given) != steps or any(len(row) != len(names) for row in given):
         raise at("controls", f"controls have {len(given)} rows; allowed: {steps} rows of {len(names)} numbers")

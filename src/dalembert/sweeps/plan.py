@@ -235,6 +235,8 @@ def make_plan(
             f"the sweep has {members:.3g} members ({product}); allowed: {MAX_MEMBERS:.0e}. "
             "Take coarser grids, or a Sobol sample"
         )
+    if "controls" in config:
+        raise InvalidInput(f"a sweep has no [controls]: {configuration.STEER_INSTEAD}")
     if "event" in config:
         raise InvalidInput(
             "a sweep looks for no events; leave out the tables [[event]], or run its members with dalembert.ensemble"
