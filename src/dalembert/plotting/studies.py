@@ -431,7 +431,9 @@ def _variable(data: xarray.Dataset, show: str) -> xarray.DataArray:
     fits = [place.isdigit() and int(place) < array.sizes[dim] for place, dim in zip(places, inner, strict=False)]
     if len(places) != len(inner) or not all(fits):
         sizes = [array.sizes[dim] for dim in inner] or "no"
-        raise InvalidInput(f"{name} has {sizes} components for each member; show one: {name}{'.0' * len(inner)}")
+        named = [] if labels is None or inner not in (("coordinate_name",), ("component",)) else labels.values
+        one = [f"{name}.{each}" for each in named] or [name + ".0" * len(inner)]
+        raise InvalidInput(f"{name} has {sizes} components for each member; show one: {', '.join(one)}")
     array = array.isel(dict(zip(inner, map(int, places), strict=True)))
     if name in ("status", "failed_step"):
         return array
