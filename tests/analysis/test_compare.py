@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -56,7 +58,7 @@ def test_the_figure_has_every_panel(result, tmp_path):
     assert "Largest energy error against the time of the run" in titles  # steps differ
     error = next(axes for axes in figure.axes if axes.get_title(loc="left").startswith("Error"))
     curves = [line for line in error.lines if len(line.get_xdata()) > 2]  # the line of zeros has two points
-    assert len(curves) == len(result.runs)
+    assert len(curves) == len(result.runs) + 1 and curves[-1].get_label() == "error of the reference"
 
 
 def test_with_several_steps_the_cost_is_that_of_the_whole_run(result):
@@ -64,7 +66,10 @@ def test_with_several_steps_the_cost_is_that_of_the_whole_run(result):
     timed = replace(result, rows=[replace(row, nanoseconds=100.0) for row in result.rows])
     panel = timed.plot().axes[4]
     assert panel.get_title(loc="left") == "Largest error against the time of the run"
-    assert [line.get_label() for line in panel.lines] == ["exact", "second order"]
+    assert [line.get_label() for line in panel.lines][:2] == ["exact", "second order"]
+    assert panel.lines[2].get_ydata()[0] == result.reference.floor[-1]
+    narrow = timed.plot(width=3.37)
+    assert narrow.get_size_inches() == pytest.approx([3.37, 8.8]) and len(narrow.axes) == 4
     assert panel.lines[1].get_xdata().tolist() == pytest.approx([20 * 1e-7, 40 * 1e-7])
 
 
@@ -129,3 +134,34 @@ def test_progress_names_each_method_before_it_runs():
     start = body.state(momentum=[1.8, 0.4, -0.9])
     da.compare(body, methods, start, **options, progress=lambda *told: said.append(told))
     assert said == [(0, 2, ": first"), (1, 2, ": second")]
+
+
+def make_skate(stiffness):
+    def lagrangian(t, g, xi, p):
+        hook = g[:2, 2] + 0.1 * g[:2, 0]
+        return 0.4 * (xi[1] ** 2 + xi[2] ** 2) + 0.025 * xi[0] ** 2 - stiffness(hook @ hook)
+
+    skate = da.System(da.SE2(), lagrangian, lambda t, g, p: jnp.array([[0.0, 0.0, 1.0]]))
+    return skate, skate.state(da.SE2().element([0.4, 1.0, -0.3]), [1.0, 0.5, 0.0])
+
+
+def test_no_error_is_reported_below_that_of_the_reference():
+    """DOP853 at 1e-13 is 3e-11 off here, more than the methods that it was the measure of."""
+    skate, state = make_skate(lambda square: 1.5 * square)
+    methods = {"coarse": da.Taylor(tolerance=1e-3), "fine": da.Taylor(tolerance=1e-16)}
+    table = da.compare(skate, methods, state, steps=[0.2], t_end=20.0, timing=False)
+    coarse, fine = table.rows
+    assert table.reference.name == "taylor at 1e-16" and fine.error == fine.floor == coarse.floor < 1e-11
+    assert coarse.error > 100 * coarse.floor and f"< {fine.floor:.2g}" in str(table)
+    assert "which tells no less than" in table.reasons()[-1] and "< marks" in table.reasons()[-1]
+    assert (np.diff(table.reference.floor) >= 0).all() and (table.errors["fine"] >= table.reference.floor).all()
+
+
+@pytest.mark.heavy
+def test_where_the_force_has_a_kink_the_better_reference_is_taken():
+    """A Taylor series steps over a kink; both references are off there, and the floor says how far."""
+    skate, state = make_skate(lambda square: 1.5 * jnp.maximum(square, 1.0) ** 2)
+    table = da.compare(skate, {"rk4": da.RungeKutta()}, state, steps=[0.05], t_end=6.0, timing=False)
+    finer = da.compare(skate, {"dp": da.DormandPrince(1e-13)}, state, steps=[0.0005], t_end=6.0, timing=False)
+    assert table.reference.name == finer.reference.name == "DOP853 at 1e-13"
+    assert finer.rows[0].error < 30 * table.rows[0].floor

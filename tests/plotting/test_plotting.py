@@ -310,3 +310,31 @@ def test_a_surface_and_a_plane_cross_in_a_line(monkeypatch):
     draw_surfaces(axes, [np.stack([x, y, x * y], -1)], plane=corners)
     assert not axes.computed_zorder and sorted(heights) == [1, 2, 3]
     assert np.all(heights[1] <= 0) and np.all(heights[2] == 0) and np.all(heights[3] > 0)
+
+
+def test_sixteen_methods_look_different():
+    """Colours come again after seven; the dash and the marker are then others."""
+    points = {f"method {k}": ([1.0, 2.0], [10.0**-k, 10.0 ** -(k + 1)]) for k in range(16)}
+    (axes,) = da.plotting.plot_work_precision(points).axes
+    looks = {(line.get_color(), str(line._dash_pattern), line.get_marker()) for line in axes.lines}
+    assert len({look[::2] for look in looks}) == len({look[:2] for look in looks}) == 16
+    assert axes.get_legend() is None and {text.get_text() for text in axes.texts} == set(points)
+    few = da.plotting.plot_work_precision(dict(list(points.items())[:3])).axes[0]
+    assert len(few.get_legend().get_texts()) == 3
+
+
+def test_files_have_whole_fonts_also_where_the_user_saves_them(tmp_path):
+    figure = da.plotting.plot_work_precision({"a": ([1.0, 2.0], [1.0, 0.5])}, path=tmp_path / "a.pdf")
+    figure.savefig(tmp_path / "b.pdf")
+    for name in ("a.pdf", "b.pdf"):
+        data = (tmp_path / name).read_bytes()
+        assert b"/Subtype /Type3" not in data and b"/CIDFontType2" in data
+
+
+def test_titles_do_not_break_inside_formulas():
+    from dalembert.plotting.style import headline, sheet
+
+    figure, _ = sheet(size=(3.37, 2.0))
+    headline(figure, r"forklift on $\mathrm{SE}(2)$ $\times$ $\mathbb{R}^{4}$, dormand-prince, h = 0.02 s")
+    lines = figure.get_suptitle().split("\n")
+    assert lines == [r"forklift on $\mathrm{SE}(2)$ $\times$ $\mathbb{R}^{4}$,", "dormand-prince, h = 0.02 s"]

@@ -14,7 +14,8 @@ import numpy as np
 
 from .. import simulation
 from ..errors import InvalidInput
-from ..integrators import Integrator, require_arguments, scipy_motion
+from ..integrators import Integrator, Taylor, require_arguments, scipy_motion
+from ..kernels import LoweringError
 from ..mechanics import MechanicalSystem, State
 from ..numerics import require_known, require_progress, show
 from ..plotting.runs import plot_methods
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 COMPARED_TIMES = 100  # moments, about, at which runs are compared with the reference motion
 TIMED_STEPS, MIN_TIMED_STEPS, MAX_TIMED_STEPS, TIMING_REPEATS = 20_000, 1000, 500_000, 5
 """A step is timed in runs of so many steps, or of fewer where the motion ends, and so many times."""
+REFERENCE = Taylor(tolerance=1e-16)
+SPLITS = 0.382, 0.618  # a second and a third reference motion cut each stretch here: their round-off differs
+GOOD_FLOOR = 1e-9  # a Taylor series that tells no less may have met a force that is not analytic: SciPy is asked too
 Progress = Callable[[int, int, str], None]
 
 
@@ -32,7 +36,8 @@ Progress = Callable[[int, int, str], None]
 class MethodRow:
     """One row of a comparison: a method with one step size, its largest errors over all steps, and the time of a step.
 
-    `error` is the largest error of configuration and velocity at the compared times. None: not measured.
+    `error` is the largest error of configuration and velocity at the compared times, and `floor` the least that the
+    reference motion can tell: an error that equals it is somewhere below. None: not measured.
     """
 
     method: str
@@ -46,6 +51,16 @@ class MethodRow:
     nanoseconds: float | None
     reason: str | None = None
     balance: float | None = None  # the largest |E - E(0) - work|, where power enters
+    floor: float | None = None
+
+
+class ReferenceMotion(NamedTuple):
+    """An accurate motion at `times`, of the method `name`, and up to each of them the error that it has itself."""
+
+    name: str
+    times: np.ndarray
+    motion: Any  # (g, xi), a row for each time
+    floor: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -57,6 +72,7 @@ class Comparison:
     errors: dict[str, np.ndarray]
     interrupted: bool = False
     balances: dict[str, simulation.Conservation] = field(default_factory=dict)  # energy balances, where power enters
+    reference: ReferenceMotion | None = None
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """The heads and the rows of the table as text, without methods that refused the system.
@@ -73,13 +89,19 @@ class Comparison:
                 "-" if value is None else "0" if value == 0 else format(value, form)
                 for value, form in [*numbers, (row.nanoseconds, ".0f")]
             ]
+            shown[3] = "< " * is_below(row) + shown[3]
             name = row.method if row.status == "ok" else f"{row.method} ({row.status})"
             lines.append([name, f"{row.step:g}", str(row.steps), *shown])
         return heads, lines
 
     def reasons(self) -> list[str]:
-        """Why methods failed or refused the system, a sentence each."""
-        return [f"{row.method}, step {row.step:g}, {row.status}: {row.reason}" for row in self.rows if row.reason]
+        """Why methods failed or refused the system, and what the errors are measured by, a sentence each."""
+        told = [f"{row.method}, step {row.step:g}, {row.status}: {row.reason}" for row in self.rows if row.reason]
+        if self.reference is not None:
+            below = "; < marks what is below" if any(map(is_below, self.rows)) else ""
+            least = f"error: the distance from {self.reference.name}, which tells no less than"
+            told.append(f"{least} {self.reference.floor[-1]:.1e}{below}")
+        return told
 
     def __str__(self) -> str:
         heads, lines = self.table()
@@ -95,9 +117,12 @@ class Comparison:
         told = "".join(f"<p>{escape(each)}</p>" for each in self.reasons())
         return f"<table><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{''.join(lines)}</table>{told}"
 
-    def plot(self, path: str | Path | None = None, title: str = "") -> Figure:
-        """Draw error, energy, constraint and group over time, and error against cost; `path` saves the figure."""
-        figure: Figure = plot_methods(self, title=title, path=path)
+    def plot(self, path: str | Path | None = None, title: str = "", *, width: float | None = None) -> Figure:
+        """Draw error, energy, constraint and group over time, and error against cost; `path` saves the figure.
+
+        `width` is that of the figure in inches; in one column of a page constraint and group are left out.
+        """
+        figure: Figure = plot_methods(self, title=title, path=path, width=width)
         return figure
 
 
@@ -115,10 +140,11 @@ def compare(
 ) -> Comparison:
     """Compare methods on one problem: what each conserves, how far it is from the motion, what a step costs.
 
-    Every method runs with every step size of `steps` from `state` to `t_end`. `error` compares with an accurate motion
-    (SciPy's DOP853 at 1e-13), `timing` measures the processor time of a step. A method that refuses the system gets a
-    row that says so; Ctrl-C ends the comparison and keeps what is done. `progress(done, total, note)` is called before
-    each method, which the note names.
+    Every method runs with every step size of `steps` from `state` to `t_end`. `error` compares with an accurate motion:
+    `taylor` at 1e-16, or SciPy's DOP853 at 1e-13 where that takes the system or tells more. No error is reported below
+    the error that this motion itself has, by a second one. `timing` measures the processor time of a step. A method
+    that refuses the system gets a row that says so; Ctrl-C ends the comparison and keeps what is done.
+    `progress(done, total, note)` is called before each method, which the note names.
     """
     if not isinstance(integrators, Mapping) or not isinstance(steps, Sequence) or not integrators or not steps:
         raise InvalidInput(
@@ -166,29 +192,100 @@ def compare(
         rows.append((label, row))
     if progress is not None and error:
         progress(len(jobs), len(jobs) + 1, ": the motion itself")
-    errors = _errors(system, state, runs) if error and runs else {}
-    worst = {label: simulation.to_json(values.max()) for label, values in errors.items() if values.size}
-    finished = [replace(row, error=worst.get(label)) for label, row in rows]
-    return Comparison(finished, runs, errors, interrupted=len(rows) < len(jobs), balances=balances)
+    errors, reference = _errors(system, state, runs) if error and runs else ({}, None)
+    finished = [_with_error(row, runs.get(label), errors.get(label), reference) for label, row in rows]
+    interrupted = len(rows) < len(jobs)
+    return Comparison(finished, runs, errors, interrupted=interrupted, balances=balances, reference=reference)
 
 
-def _errors(system: MechanicalSystem, state: State, runs: Mapping[str, simulation.Run]) -> dict[str, np.ndarray]:
+def is_below(row: MethodRow) -> bool:
+    """Whether the error of a row is below what the reference motion tells."""
+    return row.error is not None and row.floor is not None and row.error <= row.floor
+
+
+def _with_error(
+    row: MethodRow, run: simulation.Run | None, errors: np.ndarray | None, reference: ReferenceMotion | None
+) -> MethodRow:
+    """A row with its largest error, and with the least that the reference tells up to the end of its run."""
+    if run is None or errors is None or reference is None or not errors.size:
+        return row
+    floor = reference.floor[_places(reference.times, np.asarray(run.t))[len(errors) - 1]]
+    return replace(row, error=simulation.to_json(errors.max()), floor=simulation.to_json(floor))
+
+
+def _errors(
+    system: MechanicalSystem, state: State, runs: Mapping[str, simulation.Run]
+) -> tuple[dict[str, np.ndarray], ReferenceMotion]:
     """The largest difference of configuration and velocity from the reference motion, at each run's saved moments."""
     # The moments of one run are t = t0 + k h, so those of two runs that are meant to be equal may differ by round-off.
-    moments = {label: np.round(np.asarray(run.t), 12) for label, run in runs.items()}
-    times = np.unique(np.concatenate(list(moments.values())))
-    if float(next(iter(runs.values())).step) < 0:
-        times = times[::-1]
-    reference = scipy_motion(system, state, times)
-    known = {t: jax.tree.map(np.asarray, (s.g, s.xi)) for t, s in zip(times, reference, strict=False)}
+    times = np.sort(np.concatenate([np.asarray(run.t) for run in runs.values()]))
+    times = times[np.diff(times, prepend=-np.inf) > 16 * np.spacing(np.abs(times).max())]
+    reference = find_reference(system, state, times if float(next(iter(runs.values())).step) > 0 else times[::-1])
     result = {}
     for label, run in runs.items():
-        there = [k for k, t in enumerate(moments[label]) if t in known]
-        motion = jax.tree.map(lambda *leaves: np.stack(leaves), *[known[moments[label][k]] for k in there])
-        ours = jax.tree.map(lambda leaf: np.asarray(leaf)[there], (run.g, run.xi))
-        gaps = jax.tree.map(lambda a, b: np.abs(a - b).reshape(len(there), -1).max(axis=1), ours, motion)
-        result[label] = np.max(jax.tree.leaves(gaps), axis=0)
-    return result
+        places = _places(reference.times, np.asarray(run.t))
+        count = int(np.count_nonzero(places < len(reference.floor)))
+        motion = jax.tree.map(lambda leaf, at=places[:count]: leaf[at], reference.motion)
+        ours = jax.tree.map(lambda leaf, n=count: np.asarray(leaf)[:n], (run.g, run.xi))
+        result[label] = np.maximum(_gaps(ours, motion), reference.floor[places[:count]])
+    return result, reference
+
+
+def _places(times: np.ndarray, moments: np.ndarray) -> np.ndarray:
+    """The places in `times`, which may run backwards, of moments that stand there but for round-off."""
+    middles = 0.5 * (times[1:] + times[:-1])
+    forwards = len(times) < 2 or times[1] > times[0]
+    return np.searchsorted(middles, moments) if forwards else np.searchsorted(-middles, -moments)
+
+
+def _gaps(a: Any, b: Any) -> np.ndarray:
+    """The largest difference of two motions (g, xi) in each of their rows."""
+    gaps = jax.tree.map(lambda x, y: np.abs(x - y).reshape(len(x), -1).max(axis=1, initial=0.0), a, b)
+    return np.asarray(np.max(jax.tree.leaves(gaps), axis=0))
+
+
+def find_reference(system: MechanicalSystem, state: State, times: np.ndarray) -> ReferenceMotion:
+    """The accurate motion at `times`, the first that of `state`, up to where it can be continued, and its own error.
+
+    `taylor` at 1e-16 is compared with itself, with other substeps: their round-off, and what a force that is not
+    analytic does to the series, differ. Where that leaves more than 1e-9, or `taylor` refuses the system, SciPy's
+    DOP853 at 1e-13 is compared with itself at 1e-12, and the better of the two is the reference.
+    """
+    found = []
+    try:
+        cuts = [np.stack([times[:-1], times[:-1] + part * np.diff(times)], 1).ravel() for part in SPLITS]
+        ours = _taylor_motion(system, state, times)
+        others = [_taylor_motion(system, state, np.append(cut, times[-1]))[::2] for cut in cuts]
+        found.append(_judged("taylor at 1e-16", times, ours, others))
+    except (InvalidInput, LoweringError):  # taylor does not take every system
+        pass
+    if not found or len(found[0].floor) < len(times) or not found[0].floor[-1] <= GOOD_FLOOR:
+        ours, other = (scipy_motion(system, state, times, tolerance=each) for each in (1e-13, 1e-12))
+        found.append(_judged("DOP853 at 1e-13", times, ours, [other]))
+    return max(found, key=lambda each: (len(each.floor), -each.floor[-1]))
+
+
+def _taylor_motion(system: MechanicalSystem, state: State, times: np.ndarray) -> list[State]:
+    """The states at `times` by native code alone: XLA would take a minute to compile a series of this order."""
+    states = [state]
+    for span in np.diff(times):
+        run = simulation.simulate(system, REFERENCE, states[-1], step=float(span), steps=1, backend="llvm")
+        if run.interrupted:
+            raise KeyboardInterrupt
+        if run.status != "ok":
+            break
+        states.append(run.last)
+    return states
+
+
+def _judged(name: str, times: np.ndarray, ours: list[State], others: list[list[State]]) -> ReferenceMotion:
+    """A motion, and twice its largest distance so far from the others: the same motion but for their errors."""
+    count = min(map(len, (ours, *others)))
+    motion, *rest = (
+        jax.tree.map(lambda *leaves: np.stack(leaves), *[(s.g, s.xi) for s in each[:count]]) for each in (ours, *others)
+    )
+    floor = 2.0 * np.maximum.accumulate(np.max([_gaps(motion, other) for other in rest], axis=0))
+    return ReferenceMotion(name, times, motion, floor)
 
 
 class StepTime(NamedTuple):

@@ -48,7 +48,7 @@ def compare(
     as_json: shell.JsonOption = False,
     settings: shell.SettingsOption = None,
     error: Annotated[
-        bool, typer.Option(help="Measure the error against an accurate run (DOP853 at 1e-13), or not.")
+        bool, typer.Option(help="Measure the error against an accurate run (taylor at 1e-16), or not.")
     ] = True,
 ) -> None:
     """Compare methods or steps on the system of a configuration: energy, constraint, group, error, time of a step.

@@ -19,19 +19,22 @@ from ..mechanics import MechanicalSystem, MechanismSystem, System, constraint_at
 from ..mechanics.mechanism import MOMENTS, Parts, Picture, direction_of, point_of
 from ..numerics import MIN_SAMPLES, classify, html_table
 from ..simulation import Run, energy_conservation
-from .studies import draw_lines
+from .studies import draw_lines, label_decades, name_lines
 from .style import (
     COLOURS,
     DASHES,
+    GREY,
     LIGHT,
+    POINTS,
     STROKES,
     TIME,
     curve,
     label_ends,
     legend_below,
+    legend_under_all,
+    name_points,
     print_unit,
     save,
-    scaled,
     sheet,
     show_zeros,
     space,
@@ -52,6 +55,9 @@ LEAST_TRACE = 0.3
 """A trace on the unit sphere that is smaller would be a dot: velocities are drawn instead."""
 LEAST_PANEL = 2.2
 """The least width of a panel beside others, in inches."""
+MAX_CURVES, MAX_END_LABEL = 12, 26
+"""Runs that a panel over time shows with every step, and letters of a label beside the end of a curve."""
+OWN_ERROR = "error of the reference"
 MAX_PICTURE_STATES = 20_000
 """States up to which a trajectory is drawn beside its table in a notebook."""
 
@@ -624,111 +630,105 @@ def _label_axes(axes: Axes, title: str, label: str) -> None:
 
 
 @styled
-def plot_methods(comparison: Any, *, title: str = "", path: str | Path | None = None) -> Figure:
+def plot_methods(
+    comparison: Any, *, title: str = "", path: str | Path | None = None, width: float | None = None
+) -> Figure:
     """Plot a comparison: error, energy, constraint and group over time, and the errors against the cost.
 
-    The cost is the time of a step, or of the whole run where steps differ: then the points of a method are a line.
+    The cost is the time of a step, or of the whole run where steps differ: then the points of a method are a line. A
+    grey line is the error of the reference motion itself. Of more than 12 runs, those with the smallest step of each
+    method are drawn over time. In a `width` of one column, in inches, constraint and group are left out.
     """
-    figure, panels = sheet(3, 2, size=(11.0, 12.0))
-    error, energy, constraint, group, cost, lost = panels.ravel()
-    styles = list(zip(comparison.runs.items(), cycle(STROKES), strict=False))
-    for (label, run), (colour, dash) in styles:
-        style = {"color": colour, "linestyle": dash, "label": label}
+    from matplotlib.lines import Line2D
+
+    narrow = width is not None and width < 2 * LEAST_PANEL
+    size = (11.0, 12.0) if width is None else (width, 8.8) if narrow else (width, 1.2 * width)
+    figure, panels = sheet(4 if narrow else 3, 1 if narrow else 2, size=size)
+    error, energy, *kept, cost, lost = panels.ravel()
+    methods = list(dict.fromkeys(row.method for row in comparison.rows))
+    sizes = sorted({row.step for row in comparison.rows}, key=abs)
+    several = len(sizes) > 1
+    crowded = several and len(comparison.runs) > MAX_CURVES
+    looks = dict(zip(methods, cycle(STROKES), strict=False))
+    shown, finest = {}, {row.method: row.step for row in sorted(comparison.rows, key=lambda row: -abs(row.step))}
+    for row in comparison.rows:
+        label = f"{row.method}, h = {row.step:g}" if several else row.method
+        if label not in comparison.runs or (crowded and row.step != finest[row.method]):
+            continue
+        colour, dash = looks[row.method]
+        dash = dash if crowded or not several else DASHES[sizes.index(row.step) % 7]
+        shown[label] = {"color": colour, "linestyle": dash, "label": row.method if crowded else label}
+    reference = comparison.reference
+    for label, style in shown.items():
+        run = comparison.runs[label]
         balance = comparison.balances.get(label) or energy_conservation(run)
         curve(energy, run.t, balance.values, **style)
-        curve(group, run.t, run.group_distance(), **style)
-        if run.multipliers.shape[-1]:
-            curve(constraint, run.t, run.constraint_residual(), **style)
+        if kept and run.multipliers.shape[-1]:
+            curve(kept[0], run.t, run.constraint_residual(), **style)
+        if kept:
+            curve(kept[1], run.t, run.group_distance(), **style)
         if label in comparison.errors:
             gaps = comparison.errors[label]
             curve(error, np.asarray(run.t)[: len(gaps)], gaps, **style)
-    for axes, heading, unit in (
-        (energy, balance.title, balance.label),
-        (constraint, "Constraint residual", "|A xi - b|"),
-        (group, "Distance from the group", "|R^T R - 1|"),
-        (error, "Error in configuration and velocity", "distance from DOP853 at $10^{-13}$"),
-    ):
-        axes.set(title=heading, xlabel=TIME, ylabel=typeset(unit))
+    if reference is not None:
+        until = reference.times[: len(reference.floor)]
+        curve(error, until, reference.floor, color=GREY, linewidth=2.0, alpha=0.5, label=OWN_ERROR)
+    of = f"distance from{chr(10) if narrow else ' '}{reference.name}" if reference is not None else "error"
+    headings = [("Error" if narrow else "Error in configuration and velocity", of), (balance.title, balance.label)]
+    headings += [("Constraint residual", "|A xi - b|"), ("Distance from the group", "|R^T R - 1|")]
+    for axes, (heading, unit) in zip((error, energy, *kept), headings, strict=False):
+        axes.set(title=heading + ", smallest steps" * crowded, xlabel=TIME, ylabel=typeset(unit))
         if not axes.lines:
             axes.text(0.5, 0.5, "nothing to show", ha="center", transform=axes.transAxes, color="#888888")
             axes.set(xticks=[], yticks=[])
             continue
         show_zeros(axes)
-    figure.draw_without_rendering()  # the places of labels follow from the sizes of the axes
-    for axes in (error, energy, constraint, group):
-        label_ends(axes)
-    kept = "balance" if comparison.balances else "energy"
-    words = ("error", "largest error"), (kept, f"largest {balance.title.lower()}")
-    several = len({row.step for row in comparison.rows}) > 1
+    if narrow or max((len(style["label"]) for style in shown.values()), default=0) > MAX_END_LABEL:
+        markers = {look[:2]: look[2] for look in POINTS}
+        handles = [Line2D([], [], **style) for style in shown.values()]
+        for handle, (colour, dash) in zip(handles, looks.values(), strict=False):
+            handle.set_marker(markers[colour, dash] if narrow and crowded else "")
+        handles += [Line2D([], [], color=GREY, linewidth=2.0, alpha=0.5, label=OWN_ERROR)] * (reference is not None)
+        legend_under_all(figure, handles)
+    else:
+        figure.draw_without_rendering()  # the places of labels follow from the sizes of the axes
+        for axes in (error, energy, *kept):
+            label_ends(axes)
+    defect = "balance" if comparison.balances else "energy"
+    words = ("error", "largest error"), (defect, f"largest {balance.title.lower()}")
     for axes, (field, told) in zip((cost, lost), words, strict=True):
         timed = [row for row in comparison.rows if row.nanoseconds and getattr(row, field) is not None]
+        against = "time of the run" if several else "time of a step"
+        heading = f"{told.capitalize()} against the {against}"
+        axes.set(title="" if narrow else heading, xlabel=f"{against}, {'s' if several else 'ns'}", ylabel=told)
         if several:
-            lines: dict[str, tuple[list[float], list[float]]] = {row.method: ([], []) for row in timed}
+            lines: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in methods}
             for row in timed:
                 lines[row.method][0].append(1e-9 * row.nanoseconds * row.steps)
                 lines[row.method][1].append(getattr(row, field))
             draw_lines(axes, lines)
-            _label_decades(axes)
-            if lines:
-                legend_below(axes, 3)
+            if not narrow:
+                name_lines(axes)
+            label_decades(axes)
         else:
-            colours = {label: colour for (label, _), (colour, _) in styles}
-            named = [(row.nanoseconds, getattr(row, field), row.method, colours[row.method]) for row in timed]
+            named = [(row.nanoseconds, getattr(row, field), row.method, looks[row.method][0]) for row in timed]
             draw_named_points(axes, named)
-        against = "time of the run" if several else "time of a step"
-        axes.set(
-            title=f"{told.capitalize()} against the {against}",
-            xlabel=f"{against}, {'s' if several else 'ns'}",
-            ylabel=told,
-        )
+        if field == "error" and reference is not None and timed:
+            axes.axhline(reference.floor[-1], color=GREY, linewidth=2.0, alpha=0.5, zorder=0)
     return save(figure, path, title)
-
-
-def _label_decades(axes: Axes) -> None:
-    """Label the decades of a logarithmic horizontal axis, and some of their multiples where there are few."""
-    from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
-
-    low, high = axes.get_xlim()
-    if high < 300.0 * low:
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 10.0 * low else (1.0, 3.0)))
-        axes.xaxis.set_major_formatter(LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(2.0, 1.0)))
-    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def draw_named_points(axes: Axes, points: Sequence[tuple[float, float, str, str]]) -> None:
     """Points (x, y, name, colour) on logarithmic axes with their names beside them, and none upon another."""
-    from matplotlib.text import Text
     from matplotlib.ticker import LogFormatter
-    from matplotlib.transforms import Bbox
 
-    shown = sorted(((x, y, name, colour) for x, y, name, colour in points if x > 0.0 and y > 0.0), key=lambda p: -p[1])
+    shown = [(x, y, name, colour) for x, y, name, colour in points if x > 0.0 and y > 0.0]
     axes.set(xscale="log", yscale="log")
     for x, y, _, colour in shown:
         axes.plot([x], [y], "o", color=colour, markersize=5)
     axes.margins(x=0.25, y=0.15)
     axes.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1.2, 0.5)))
-    figure: Any = axes.figure
-    figure.draw_without_rendering()  # the axes get the size that they will have
-    room = axes.get_window_extent()
-    dots = [axes.transData.transform((x, y)) for x, y, *_ in shown]
-    taken = [Bbox([dot - 3, dot + 3]) for dot in dots]
-    places = [
-        (side * 6, up, edge) for up in (0, 9, -9, 18, -18, 27, -27) for side, edge in ((1, "left"), (-1, "right"))
-    ]
-    for x, y, name, colour in shown:
-        for k, (right, up, edge) in enumerate(places, start=1):
-            line = {"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2}
-            text = axes.annotate(
-                name, (x, y), xytext=(right, up), textcoords="offset points", fontsize=scaled(7), color=colour,
-                va="center", ha=edge, arrowprops=line if up else None,
-            )  # fmt: skip
-            text.update_positions(figure._get_renderer())
-            box = Text.get_window_extent(text)
-            fits = room.x0 < box.x0 and box.x1 < room.x1 and room.y0 < box.y0 and box.y1 < room.y1
-            if k == len(places) or (fits and not any(box.overlaps(other) for other in taken)):
-                break
-            text.remove()
-        taken.append(box)
+    name_points(axes, shown)
 
 
 def trajectory_html(run: Run) -> str:

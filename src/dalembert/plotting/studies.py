@@ -5,6 +5,7 @@ A sweep is a heat map, a slice or a map of failures over any two of its dimensio
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import cycle
@@ -23,12 +24,12 @@ from ..simulation import Crossings, Run
 from . import style
 from .style import (
     COLOURS,
-    DASHES,
     FLOOR,
     GREY,
     LIGHT,
-    MARKERS,
+    POINTS,
     TIME,
+    name_points,
     save,
     scaled,
     sheet,
@@ -96,15 +97,43 @@ def plot_work_precision(
     figure, axes = sheet(size=(6.2, 4.6))
     draw_lines(axes, points)
     axes.set(xlabel=cost, ylabel=error)
-    axes.legend()
+    if len(points) > len(COLOURS):
+        name_lines(axes)
+    else:
+        axes.legend()
+    label_decades(axes)
     return save(figure, path, title)
 
 
 def draw_lines(axes: Axes, points: Mapping[str, tuple[Any, Any]]) -> None:
     """Labelled curves (x, y) with markers on logarithmic axes; a gap where y is not finite."""
-    styles = cycle(zip(COLOURS, DASHES, MARKERS, strict=True))
-    for (label, (x, y)), (colour, dash, marker) in zip(points.items(), styles, strict=False):
+    for (label, (x, y)), (colour, dash, marker) in zip(points.items(), cycle(POINTS), strict=False):
         axes.loglog(np.asarray(x), np.asarray(y), marker=marker, linestyle=dash, color=colour, label=label)
+
+
+def name_lines(axes: Axes) -> None:
+    """Write the label of every line beside its last point: in place of a legend, where there are many."""
+    ends, others = list[tuple[float, float, str, str]](), list[tuple[float, float]]()
+    for line in axes.lines:
+        data = np.asarray(line.get_data(), float).T
+        data = data[np.isfinite(data).all(axis=1) & (data > 0.0).all(axis=1)]
+        if len(data) and not str(line.get_label()).startswith("_"):
+            ends.append((float(data[-1, 0]), float(data[-1, 1]), str(line.get_label()), str(line.get_color())))
+            for a, b in itertools.pairwise(data):  # the line itself is in the way too
+                others += [(float(x), float(y)) for x, y in np.geomspace(a, b, 16)[:-1]]
+    axes.margins(x=0.2)
+    name_points(axes, ends, others)
+
+
+def label_decades(axes: Axes) -> None:
+    """Label the decades of a logarithmic horizontal axis, and some of their multiples where there are few."""
+    from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
+
+    low, high = axes.get_xlim()
+    if high < 300.0 * low:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 10.0 * low else (1.0, 3.0)))
+        axes.xaxis.set_major_formatter(LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(2.0, 1.0)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def draw_slope(axes: Axes, x: Sequence[float] | np.ndarray, y: float, order: int) -> None:
@@ -130,6 +159,7 @@ def plot_convergence(found: Convergence, *, title: str = "", path: str | Path | 
             draw_slope(axes, steps[[0, -1]], 1.8 * largest * (steps[0] / steps[-1]) ** order, order)
     axes.set(xlabel="step $h$, s", ylabel="error after one step" if found.local else "largest error")
     axes.legend()
+    label_decades(axes)
     return save(figure, path, title)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -26,6 +25,8 @@ DASHES: tuple[Dash, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 STROKES = [(COLOURS[k % 7], DASHES[(k + k // 7) % 7]) for k in range(49)]
 """Pairs of a colour and a dash, no two alike: many methods in one picture can be told apart."""
+POINTS = [(colour, dash, MARKERS[(k + 2 * (k // 7)) % 7]) for k, (colour, dash) in enumerate(STROKES)]
+"""Colours, dashes and markers: two lines of one colour have another dash and another marker."""
 GREY, LIGHT = "#555555", "#dddddd"
 FLOOR = 1e-17
 DOTS_PER_INCH = 150
@@ -239,20 +240,73 @@ def print_unit(unit: str) -> str:
     return rf"$\mathrm{{{sides[0] or '1'}{'/' * bool(sides[1])}{sides[1]}}}$"
 
 
+def name_points(
+    axes: Axes, points: Sequence[tuple[float, float, str, str]], others: Sequence[tuple[float, float]] = ()
+) -> None:
+    """Write the names of points (x, y, name, colour) beside them, none upon another, or upon one of the `others`."""
+    from matplotlib.text import Text
+    from matplotlib.transforms import Bbox
+
+    figure: Any = axes.figure
+    figure.draw_without_rendering()  # the axes get the size that they will have
+    room = axes.get_window_extent()
+    dots = [axes.transData.transform(at) for at in (*((x, y) for x, y, *_ in points), *others)]
+    taken = [Bbox([dot - 3, dot + 3]) for dot in dots]
+    places = [
+        (side * 6, up, edge) for up in (0, 9, -9, 18, -18, 27, -27) for side, edge in ((1, "left"), (-1, "right"))
+    ]
+    for x, y, name, colour in sorted(points, key=lambda point: -point[1]):
+        for k, (right, up, edge) in enumerate(places, start=1):
+            line = {"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2}
+            text = axes.annotate(
+                name, (x, y), xytext=(right, up), textcoords="offset points", fontsize=scaled(7), color=colour,
+                va="center", ha=edge, arrowprops=line if up else None,
+            )  # fmt: skip
+            text.set_in_layout(False)
+            text.update_positions(figure._get_renderer())
+            box = Text.get_window_extent(text)
+            fits = room.x0 < box.x0 and box.x1 < room.x1 and room.y0 < box.y0 and box.y1 < room.y1
+            if k == len(places) or (fits and not any(box.overlaps(other) for other in taken)):
+                break
+            text.remove()
+        taken.append(box)
+
+
+def legend_under_all(figure: Figure, handles: Sequence[Any]) -> None:
+    """One legend under all axes of a figure, in as many columns as its names leave room for."""
+    size = scaled(8)
+    widest = max((len(str(handle.get_label())) for handle in handles), default=1)
+    columns = max(1, int(72 * figure.get_figwidth() / (0.5 * size * widest + 4.0 * size)))
+    figure.legend(handles=list(handles), loc="outside lower center", ncols=min(columns, len(handles)), fontsize=size)
+
+
 def legend_below(axes: Axes, columns: int = 2) -> None:
     """The legend of axes under them."""
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), borderaxespad=4.2, ncols=columns)  # letters below
 
 
+WORD = re.compile(r"(?: = | \$\\times\$ |(?<=\d) s\b|\$[^$]*\$|[^\s$])+")
+"""What stays in one line: formulas, equations with their unit, products of groups."""
+
+
 def headline(figure: Figure, text: str) -> None:
-    """The title of a figure, at its left, in as many lines as it needs."""
+    """The title of a figure, at its left, in as many lines as it needs; no line ends inside a formula."""
     words = figure.suptitle(text, x=0.01, ha="left")
     wide = max(20, int(72 * figure.get_figwidth() / (0.52 * float(words.get_fontsize()))))  # letters in a line, about
-    words.set_text(textwrap.fill(text, wide, break_long_words=False, break_on_hyphens=False))
+    lines, used = [list[str]()], 0
+    for word in WORD.findall(text):
+        letters = len(re.sub(r"\\[a-z]+(?=\{)|[\\{}$^_]", "", word))
+        if lines[-1] and used + letters > wide:
+            lines.append([])
+            used = 0
+        lines[-1].append(word)
+        used += letters + 1
+    words.set_text("\n".join(map(" ".join, lines)))
 
 
 def save(figure: Figure, path: str | Path | None, title: str | None = None) -> Figure:
     """Give the figure its title, and write it where a path is given: the suffix decides the format."""
+    import matplotlib
     from matplotlib.text import Text
 
     for axes in figure.axes:
@@ -269,8 +323,17 @@ def save(figure: Figure, path: str | Path | None, title: str | None = None) -> F
         if not Path(path).parent.is_dir():
             raise InvalidInput(f"the picture is {path}, but the folder {Path(path).parent} does not exist")
         figure.savefig(path, dpi=DOTS_PER_INCH)
+    fonts = {name: matplotlib.rcParams[name] for name in ("pdf.fonttype", "ps.fonttype", "svg.fonttype")}
     vars(figure)["_repr_png_"] = partial(_png, figure)  # a notebook shows it without a magic line
+    vars(figure)["savefig"] = partial(_save_with, fonts, figure.savefig)  # fonts are chosen when a file is written
     return figure
+
+
+def _save_with(fonts: Any, write: Callable[..., None], *arguments: Any, **options: Any) -> None:
+    import matplotlib
+
+    with matplotlib.rc_context(fonts):
+        write(*arguments, **options)
 
 
 def _png(figure: Figure, dpi: float | None = None) -> bytes:
