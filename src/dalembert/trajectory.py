@@ -130,15 +130,23 @@ class Trajectory(Run):
     def _repr_html_(self) -> str:
         return repr(self) if is_traced(self.records) else trajectory_html(self)
 
-    def plot(self, path: str | Path | None = None, *, of: Sequence[str] = (), width: float | None = None) -> Figure:
+    def plot(
+        self,
+        path: str | Path | None = None,
+        *,
+        of: Sequence[str] = (),
+        width: float | None = None,
+        panels: Sequence[str] = (),
+    ) -> Figure:
         """Draw the motion, the energy error and the distance from the constraint; `path` saves it (.png, .pdf, .svg).
 
         With names, as in `of=["speed", "left torque"]`, it draws `run[name]` over time instead, a panel for each unit.
-        `width` is that of the figure in inches: in one column of a page (`width=3.4`) panels stand below each other.
+        `width` is that of the figure in inches: in one column of a page (`width=3.4`) panels stand below each other,
+        no more than a page holds; `panels=["motion", "controls"]` chooses them.
         """
         require_known("run.plot()", self.records)
         if not of:
-            return plot_trajectory(self, path, width=width)
+            return plot_trajectory(self, path, width=width, panels=panels)
         return plot_named(self.t, {name: self[name] for name in of}, self.system.units, path=path, width=width)
 
     def show(self, *, height: int = 640) -> Page:

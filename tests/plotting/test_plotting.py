@@ -119,6 +119,17 @@ def test_a_mechanism_is_drawn_with_its_names_and_units(tmp_path):
     assert any(np.allclose(box, [[-0.1, 0.2], [0.1, 0.2]], atol=0.011) for box in boxes)  # the left wheel
     assert path.get_xlabel() == "$x$, m" and shape.get_xlabel() == "time $t$, s"
     assert [text.get_text() for text in shape.get_legend().get_texts()] == [r"castor swivel, $\mathrm{rad}$"]
+    column = run.plot(width=3.37)
+    assert column.get_figheight() <= 9.0 and len(column.axes) == 4  # six panels would not stand on a page
+    assert column.get_supxlabel() == "left out: distance, power; panels= chooses"
+    assert [axes.get_title("left") for axes in run.plot(width=3.37, panels=["controls", "power"]).axes] == [
+        "Controls",
+        "Power and work",
+    ]
+    with pytest.raises(InvalidInput, match="unknown panel of this run 'steps'"):
+        run.plot(panels=["steps"])
+    beside = run.plot(of=["left torque", "right torque"], width=3.37).axes[0]
+    assert len(beside.get_legend().get_texts()) == 2 and not beside.texts  # the names stand above, not outside
     named = run.plot(tmp_path / "named.png", of=["left torque", "speed", "left rate", "left side force (shared)"])
     quantities = ["left torque, $\\mathrm{N\\,m}$", "speed, $\\mathrm{m/s}$", "left rate, $\\mathrm{rad/s}$"]
     assert [axes.get_ylabel() for axes in named.axes] == [*quantities, "left side force (shared), $\\mathrm{N}$"]

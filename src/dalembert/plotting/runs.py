@@ -7,12 +7,12 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import numpy as np
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, require_name
 from ..groups import quaternions
 from ..kernels import evaluate
 from ..mechanics import MechanicalSystem, MechanismSystem, System, constraint_at, kinetic_metric, unforced
@@ -35,6 +35,7 @@ from .style import (
     name_points,
     print_unit,
     save,
+    scaled,
     sheet,
     show_zeros,
     space,
@@ -55,6 +56,10 @@ LEAST_TRACE = 0.3
 """A trace on the unit sphere that is smaller would be a dot: velocities are drawn instead."""
 LEAST_PANEL = 2.2
 """The least width of a panel beside others, in inches."""
+MAX_HEIGHT, LEAST_HEIGHT = 9.0, 2.1
+"""What a page has room for, and the least height of a panel of a run there, in inches."""
+LONG = 2.5
+"""A path that is so much longer than wide is not drawn in a square."""
 MAX_CURVES, MAX_END_LABEL = 12, 26
 """Runs that a panel over time shows with every step, and letters of a label beside the end of a curve."""
 OWN_ERROR = "error of the reference"
@@ -89,7 +94,7 @@ def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
             axes.plot(np.asarray(run.t), column, **_stroke(k, dash if len(runs) > 1 else None), label=words)
         axes.set(title="Coordinates" if vector else "Velocity", xlabel=TIME, ylabel="" if named else typeset("xi"))
     if picture == "plane":
-        axes.set_aspect("equal", adjustable="datalim")
+        _keep_scale(axes)
         names = system.coordinate_names[1:3] if system.coordinate_names[2:] else ("x", "y")
         axes.set(title=f"Path of the contact point,\n{looks}", xlabel=f"{names[0]}, m", ylabel=f"{names[1]}, m")
     if picture != "plane" or len(runs) > 1:
@@ -104,11 +109,24 @@ def _draw_path(axes: Axes, system: MechanismSystem, runs: Mapping[str, Run]) -> 
         found = system.coordinates(run.g)
         axes.plot(found[x], found[y], linestyle=dash, color=colour, label=label)
     looks = _draw_vehicles(axes, next(iter(runs.values())), COLOURS[0])
-    axes.set_aspect("equal", adjustable="datalim")
+    _keep_scale(axes)
     words = f"Path of the {system.parts.bodies[body]} from above,\n{looks}"
     axes.set(title=words, xlabel=f"{x}, m", ylabel=f"{y}, m")
     if len(runs) > 1:
         legend_below(axes)
+
+
+def _keep_scale(axes: Axes) -> None:
+    """One scale for both directions; a panel as long as what it shows, where that is long."""
+    shape, figure = shown_shape(axes), cast(Any, axes.figure)
+    fits = shape < 1 / LONG or (shape > LONG and figure.get_figwidth() > 2 * LEAST_PANEL)
+    axes.set_aspect("equal", adjustable="box" if fits else "datalim", anchor="NW")
+
+
+def shown_shape(axes: Any) -> float:
+    """The height of what axes show by its width."""
+    box = axes.dataLim
+    return float(np.clip(box.height / box.width, 0.1, 10.0)) if box.width > 0 and np.isfinite(box.height) else 1.0
 
 
 def _draw_shape(axes: Axes, system: MechanismSystem, runs: Mapping[str, Run]) -> None:
@@ -137,7 +155,9 @@ def plot_named(
 ) -> Figure:
     """Plot quantities over time by their names, with one panel for each unit; `width` is in inches."""
     kinds = list(dict.fromkeys(units[name] for name in values))
-    figure, panels = sheet(len(kinds), 1, size=(width or 7.2, 0.8 + 2.1 * len(kinds)), sharex=True, squeeze=False)
+    narrow = width is not None and width < 2 * LEAST_PANEL
+    each = min(1.8 if narrow else 2.1, max(1.3, (MAX_HEIGHT - 0.8) / len(kinds)))
+    figure, panels = sheet(len(kinds), 1, size=(width or 7.2, 0.8 + each * len(kinds)), sharex=True, squeeze=False)
     for axes, kind in zip(panels[:, 0], kinds, strict=True):
         own = [name for name in values if units[name] == kind]
         for name, (colour, dash) in zip(own, cycle(STROKES), strict=False):
@@ -146,7 +166,10 @@ def plot_named(
     panels[-1, 0].set(xlabel=TIME)
     figure.draw_without_rendering()
     for axes in panels[:, 0]:
-        if len(axes.lines) > 1:
+        if len(axes.lines) > 1 and narrow:  # names beside the curves would take a third of a column
+            columns = 2 if sum(len(str(line.get_label())) + 6 for line in axes.lines) < 14 * float(width or 0.0) else 1
+            axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, borderaxespad=0.2)
+        elif len(axes.lines) > 1:
             label_ends(axes, 8)
     return save(figure, path, title)
 
@@ -533,78 +556,118 @@ def plot_attitude(trajectory: Run, path: str | Path | None = None) -> Figure:
 
 
 def plot_trajectory(
-    trajectory: Run, path: str | Path | None = None, *, name: str = "", width: float | None = None
+    trajectory: Run,
+    path: str | Path | None = None,
+    *,
+    name: str = "",
+    width: float | None = None,
+    panels: Sequence[str] = (),
 ) -> Figure:
     """Plot one run: its motion, energy error and distance from the constraint; `path` saves the figure.
 
-    Panels stand below each other where the `width`, in inches, is that of a column.
+    Panels stand below each other where the `width`, in inches, is that of a column; `panels` chooses them.
     """
     title, group = name or trajectory.system.title, typeset(str(trajectory.system.group))
     nameless = title in (type(trajectory.system).__name__, type(unforced(trajectory.system)).__name__)
     title = f"Motion on {group}" if nameless else f"{title} on {group}"
     title = f"{title}, {trajectory.integrator.name}, h = {float(trajectory.step):g} s"
-    return plot_comparison({trajectory.integrator.name: trajectory}, title=title, path=path, width=width)
+    runs = {trajectory.integrator.name: trajectory}
+    return plot_comparison(runs, title=title, path=path, width=width, panels=panels)
+
+
+PANELS = {
+    "motion": ("", ""),
+    "energy": ("", ""),
+    "distance": ("Distance from $G$ and from $D$", typeset("|g - G|, |A xi - b|")),
+    "shape": ("Shape", "angles and travels"),
+    "steps": ("Step sizes", f"{typeset('|h|')}, s"),
+    "power": ("Power and work", ""),
+    "controls": ("Controls", ""),
+}
+"""The panels of a run: their titles, and the labels of their vertical axes."""
+LEAST_NEEDED = ("steps", "distance", "power", "shape", "controls")  # left out first where a page has no room for all
 
 
 @styled
 def plot_comparison(
-    runs: Mapping[str, Run], *, title: str = "", path: str | Path | None = None, width: float | None = None
+    runs: Mapping[str, Run],
+    *,
+    title: str = "",
+    path: str | Path | None = None,
+    width: float | None = None,
+    panels: Sequence[str] = (),
 ) -> Figure:
     """Plot several runs of one system: their motions, |E - E(0)|, |A xi - b| and the distance from the group.
 
     Where power enters, the work is subtracted from E - E(0), and both are drawn, as are controls and variable steps.
-    `width`, in inches, decides how many panels stand side by side.
+    `width`, in inches, decides how many panels stand side by side; what would make the figure higher than 9 inches is
+    left out, and the figure says so. `panels` chooses: "motion", "energy", "distance", "shape", "steps", "power",
+    "controls".
     """
     from matplotlib.figure import Figure
 
     balances = {label: energy_conservation(run) for label, run in runs.items()}
     held = next((run for run in runs.values() if run.controls is not None and run.system.inputs), None)
-    extra = ["sizes"] * any(run.integrator.variable_step for run in runs.values())
-    extra += ["power"] * any(len(each.work) for each in balances.values()) + ["controls"] * (held is not None)
     shaped = unforced(next(iter(runs.values())).system)
-    bent = isinstance(shaped, MechanismSystem) and bool(shaped.shape_names)
-    extra = ["shape"] * bent + extra
-    columns = 2 if len(extra) == 1 else 3
+    there = {"motion": True, "energy": True, "distance": True}
+    there["shape"] = isinstance(shaped, MechanismSystem) and bool(shaped.shape_names)
+    there["steps"] = any(run.integrator.variable_step for run in runs.values())
+    there["power"] = any(len(each.work) for each in balances.values())
+    there["controls"] = held is not None
+    known = [panel for panel, exists in there.items() if exists]
+    for panel in panels:
+        require_name("panel of this run", panel, known)
+    shown = list(dict.fromkeys(panels)) or list(known)
+    columns = min(len(shown), 2 if len(shown) in (2, 4) else 3)
     columns = columns if width is None else min(columns, max(1, int(width / LEAST_PANEL)))
-    rows, wide = -(-(3 + len(extra)) // columns), 4.0 if width is None else width / columns
-    figure = Figure(
-        figsize=(wide * columns, (1.1 * wide if width is None else 0.85 * wide) * rows), layout="constrained"
-    )
-    grid = figure.add_gridspec(rows, columns, width_ratios=(1.15, 1, 1)[:columns])
-    cells = [grid[k // columns, k % columns] for k in range(3 + len(extra))]
-    draw_motion(figure, cells[0], runs)
-    energy, residual, *rest = (figure.add_subplot(cell) for cell in cells[1:])
-    more = dict(zip(extra, rest, strict=True))
-    if isinstance(shaped, MechanismSystem) and bent:
+    left = [] if panels or width is None else [panel for panel in LEAST_NEEDED if panel in shown]
+    left = left[: max(0, len(shown) - columns * max(1, int(MAX_HEIGHT / LEAST_HEIGHT)))]
+    shown = [panel for panel in shown if panel not in left]
+    rows, wide = -(-len(shown) // columns), 4.0 if width is None else width / columns
+    high = 1.1 * wide if width is None else min(0.85 * wide, max(LEAST_HEIGHT, MAX_HEIGHT / rows))
+    heights, widths = [high] * rows, [wide * each for each in (1.15, 1, 1)[:columns]]
+    figure = Figure(figsize=(wide * columns, high * rows), layout="constrained")
+    grid = figure.add_gridspec(rows, columns, width_ratios=widths, height_ratios=heights)
+    cells = {panel: grid[divmod(k, columns)] for k, panel in enumerate(shown)}
+    if "motion" in cells:
+        draw_motion(figure, cells["motion"], runs)
+        row, column = divmod(shown.index("motion"), columns)
+        shape = shown_shape(figure.axes[0]) if figure.axes[0].get_aspect() == 1.0 else 0.0
+        if shape and columns == 1:  # a row as high as the path, a column as wide
+            heights[row] = float(np.clip(0.85 * wide * shape + scaled(1.1), 0.5 * high, 1.3 * high))
+        elif shape > 1.0 and rows == 1:
+            widths[column] *= max(0.5, shape**-0.5)
+        grid.set_height_ratios(heights)
+        grid.set_width_ratios(widths)
+        figure.set_figheight(sum(heights) if width is None else min(sum(heights), MAX_HEIGHT))
+    more = {panel: figure.add_subplot(cell) for panel, cell in cells.items() if panel != "motion"}
+    if isinstance(shaped, MechanismSystem) and "shape" in more:
         _draw_shape(more["shape"], shaped, runs)
     for (label, run), colour in zip(runs.items(), cycle(COLOURS), strict=False):
-        shown, head = balances[label], f"{label}: " if len(runs) > 1 else ""
-        curve(energy, run.t, shown.values, label=label, color=colour)
-        curve(residual, run.t, run.group_distance(), label=f"{head}group", color=colour)
-        if run.multipliers.shape[-1]:
-            curve(residual, run.t, run.constraint_residual(), label=f"{head}constraint", color=colour, linestyle=":")
-        if "sizes" in more:  # |h| of the step that led to each saved state
-            curve(more["sizes"], run.t, run.step_sizes, label=label, color=colour)
-        if len(shown.work):
-            more["power"].plot(np.asarray(run.t), shown.power, color=colour, linestyle=":", label=f"{head}power, W")
-            more["power"].plot(np.asarray(run.t), shown.work, color=colour, label=f"{head}work, J")
-    _label_axes(energy, shown.title, f"{typeset(shown.label)}, J")
-    _label_axes(residual, "Distance from $G$ and from $D$", typeset("|g - G|, |A xi - b|"))
-    if held is not None:
+        balance, head = balances[label], f"{label}: " if len(runs) > 1 else ""
+        if "energy" in more:
+            curve(more["energy"], run.t, balance.values, label=label, color=colour)
+        if "distance" in more:
+            curve(more["distance"], run.t, run.group_distance(), label=f"{head}group", color=colour)
+            if run.multipliers.shape[-1]:
+                dotted = {"label": f"{head}constraint", "color": colour, "linestyle": ":"}
+                curve(more["distance"], run.t, run.constraint_residual(), **dotted)
+        if "steps" in more:  # |h| of the step that led to each saved state
+            curve(more["steps"], run.t, run.step_sizes, label=label, color=colour)
+        if "power" in more and len(balance.work):
+            more["power"].plot(np.asarray(run.t), balance.power, color=colour, linestyle=":", label=f"{head}power, W")
+            more["power"].plot(np.asarray(run.t), balance.work, color=colour, label=f"{head}work, J")
+    if held is not None and "controls" in more:
         for k, (column, each) in enumerate(zip(held.controls_at_states().T, held.system.inputs or (), strict=False)):
             label = unit_label(each.name, each.unit)
             more["controls"].step(np.asarray(held.t), column, where="post", **_stroke(k), label=label)
-    titles = {
-        "sizes": ("Step sizes", f"{typeset('|h|')}, s"),
-        "power": ("Power and work", ""),
-        "controls": ("Controls", ""),
-    }
-    titles["shape"] = ("Shape", "angles and travels")
-    for name, axes in more.items():
-        _label_axes(axes, *titles[name])
-    for axes in (energy, *(more[name] for name in more if name == "sizes")):
-        if len(runs) == 1 and (legend := axes.get_legend()):
+    for panel, axes in more.items():
+        _label_axes(axes, *((balance.title, f"{typeset(balance.label)}, J") if panel == "energy" else PANELS[panel]))
+        if panel in ("energy", "steps") and len(runs) == 1 and (legend := axes.get_legend()):
             legend.remove()  # the title has the method
+    if left:
+        words = f"left out: {', '.join(left)}; panels= chooses"
+        figure.supxlabel(words, x=0.01, ha="left", fontsize=scaled(6.5), color=GREY)
     return save(figure, path, title)
 
 
