@@ -19,8 +19,9 @@ import dalembert as da
 from dalembert.errors import InvalidInput
 from dalembert.models import rolling_disk
 from dalembert.studio.catalogue import entry, example, input_of_file, input_of_system, make_catalogue, start
-from dalembert.studio.presentation import PLAN_STEPS, Drive, goal_kind, show, wheelbase
+from dalembert.studio.presentation import PLAN_STEPS, Drive, goal_kind, show, show_run, wheelbase
 from dalembert.studio.requests import StudioInput
+from dalembert.studio.view import unpack_array
 
 URDF = Path(__file__).parents[1] / "data" / "urdf"
 ROBOT = URDF / "differential-drive.urdf"
@@ -186,3 +187,43 @@ def test_the_stick_drives_an_own_robot_ahead_and_to_the_right():
         ends.append(np.asarray(driven.state.xi)[:2])  # yaw rate and speed
     ahead, right, left = ends
     assert ahead[1] > 0.1 and abs(ahead[0]) < 1e-9 and right[0] < -0.1 and left[0] > 0.1 and right[1] > 0.1
+
+
+def make_sled():
+    def lagrangian(t, g, xi, p):
+        return 17.5 * (xi[1] ** 2 + (xi[2] + 0.2 * xi[0]) ** 2) + 1.25 * xi[0] ** 2 + 60.0 * g[0, 2]
+
+    names = {"system": "Sled", "velocities": ["yaw rate [rad s-1]", "glide [m s-1]", "skid [m s-1]"]}
+    sled = da.System(da.SE2(), lagrangian, lambda t, g, p: jnp.array([[0.0, 0.0, 1.0]]), names=names)
+    return da.with_friction(sled, viscous=[0.5, 6.0, 0.0])
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_file_of_ones_own_system_with_friction_is_told_by_its_own_words(every, tmp_path):
+    """The file has the work, the names and the steps; friction is no error of the method."""
+    sled = make_sled()
+    start_at = sled.state(glide=2.0, yaw_rate=0.6)
+    run = da.simulate(sled, da.LagrangeDAlembert(), start_at, step=0.01, steps=400, save_every=every).check()
+    run.save(tmp_path / "sled.nc")
+    saved = StudioInput(saved=tmp_path / "sled.nc")
+    answer = show({**start(saved), "frames": 40}, saved)
+    (summary,), plots = answer["runs"], {plot["title"]: plot for plot in answer["plots"]}
+    assert answer["title"] == "Sled" and summary["steps"] == 400
+    lost = float(np.abs(np.asarray(run.energy_error())).max())
+    known = {1: ("Energy balance", np.abs(da.analysis.energy_balance(run)).max() if every == 1 else 0.0)}
+    title, size = known.get(every, ("Energy change", lost))
+    assert title in plots and "Energy error" not in plots and summary["energy_title"] == title
+    assert summary["energy_error"] == pytest.approx(size) and lost > 1.0
+    assert plots["Forward velocity"]["y"] == "glide, m/s" and plots["Yaw rate"]["y"] == "yaw rate, rad/s"
+    assert "wheels" not in answer["caption"]
+
+
+def test_a_run_with_controls_has_one_word_and_one_number_for_its_energy():
+    car = da.models.unicycle()
+    run = da.simulate(car, da.RungeKutta(), car.state(), step=0.05, steps=40, controls=np.full((40, 2), 0.3)).check()
+    answer = show_run(run)
+    (summary,), energy = answer["runs"], answer["plots"][0]
+    assert energy["title"] == summary["energy_title"] == "Energy balance"
+    assert summary["energy_error"] == pytest.approx(np.abs(da.analysis.energy_balance(run)).max())
+    curve = unpack_array(energy["curves"][0]["y"])
+    assert curve.max() == pytest.approx(summary["energy_error"], rel=1e-5)

@@ -68,7 +68,8 @@ def show(request: Any, opened: StudioInput, cancelled: Callable[[], bool] = lamb
     frames, saved = requests.check_request(request, opened)
     answer: dict[str, Any] = {}
     if saved is not None:
-        attributes, title, config = open_dataset(saved).attrs, saved.name, ""
+        attributes, config = open_dataset(saved).attrs, ""
+        title = str(attributes.get("system") or saved.name)
         named = (requests.config_of_file(saved) or {}).get("method", {}).get("name")
         method = named or str(attributes.get("method", "")).partition("(")[0]
         runs = [requests.frames_of_file(saved, frames)]
@@ -171,7 +172,10 @@ def _summary(frames: RunFrames, method: str, seconds: float | None, attributes: 
     if run is None:
         failed = attributes.get("status") == "failed"
         numbers = {"energy_error": energy.peak, "constraint": frames.constraint.max(), "group": frames.distance.max()}
-        about: dict[str, Any] = {"steps": len(frames.t), "step": float(attributes.get("step") or 0.0), "claims": []}
+        step, steps = float(attributes.get("step") or 0.0), len(frames.t) - 1
+        if step:  # frames are fewer than steps
+            steps = round(abs(float(frames.t[-1] - frames.t[0]) / step))
+        about: dict[str, Any] = {"steps": steps, "step": step, "claims": []}
         about |= {"backend": attributes.get("backend", ""), "status": "failed" if failed else "ok", "failed_at": None}
         about |= {"reason": attributes.get("reason", ""), "time_failed": float(frames.t[-1]) if failed else None}
     else:
@@ -750,13 +754,29 @@ class Component(NamedTuple):
     kind: str  # "yaw", "turning", "joint", "moving"
     name: str
     unit: str
+    called: str = ""  # by the maker of the system, where that is another name
 
 
-def velocity_components(factors: Sequence[Group | None], count: int) -> list[Component]:
-    """The `count` columns of velocities on a product of groups, as `Group.axes` orders them; v1, ... if unknown."""
+def velocity_components(
+    factors: Sequence[Group | None], count: int, called: Sequence[tuple[str, str]] = ()
+) -> list[Component]:
+    """The `count` columns of velocities on a product of groups, as `Group.axes` orders them; v1, ... if unknown.
+
+    `called` are their names and units as the maker of the system has them.
+    """
+    units = {"rad s-1": "rad/s", "m s-1": "m/s"}
     if not all(factors):
-        return [Component("moving", f"v{i + 1}", "") for i in range(count)]
-    found, units = [], {"rad s-1": "rad/s", "m s-1": "m/s"}
+        found = [Component("moving", f"v{i + 1}", "") for i in range(count)]
+    else:
+        found = _components(factors, units)
+    if len(called) != len(found):
+        return found
+    pairs = zip(found, called, strict=True)
+    return [each._replace(called=str(name), unit=units.get(str(unit), each.unit)) for each, (name, unit) in pairs]
+
+
+def _components(factors: Sequence[Group | None], units: Mapping[str, str]) -> list[Component]:
+    found = []
     for axes in (factor.axes() for factor in factors if factor):
         turns = [axis.velocity == "rad s-1" for axis in axes]
         turning = "turning" if sum(turns) > 1 else "joint" if all(turns) else "yaw"
@@ -769,7 +789,7 @@ def velocity_components(factors: Sequence[Group | None], count: int) -> list[Com
 
 def motion_plots(runs: Sequence[RunFrames]) -> list[dict[str, Any]]:
     """Velocities that belong together, by name and unit, the push of the constraint, and the energy."""
-    columns = velocity_components(runs[0].factors, runs[0].velocity.shape[1])
+    columns = velocity_components(runs[0].factors, runs[0].velocity.shape[1], runs[0].columns)
     yaw, turning, joint, own = (
         [k for k, column in enumerate(columns) if column.kind == kind] for kind in ("yaw", "turning", "joint", "moving")
     )
@@ -796,7 +816,7 @@ def motion_plots(runs: Sequence[RunFrames]) -> list[dict[str, Any]]:
         ("Yaw rate", yaw),
         ("Rates of wheels and joints", joint),
     ):
-        names = [columns[k].name for k in which]
+        names = [columns[k].called or columns[k].name for k in which]
         if len(set(names)) < len(names):  # several bodies are numbered
             names = [f"{name}.{names[: i + 1].count(name)}" for i, name in enumerate(names)]
         if names:

@@ -345,6 +345,7 @@ class RunFrames:
     trajectory: Run | None = None
     balance: Conservation | None = None  # where power enters, at every frame
     alone: bool = False  # whether it has a scene of its own
+    columns: tuple[tuple[str, str], ...] = ()  # the components of the velocity, as their maker calls them, and units
 
     @property
     def factors(self) -> tuple[Group | None, ...]:
@@ -400,8 +401,11 @@ def frames_of_run(
     values |= {"velocity": states.xi, "momentum": states.momentum}
     arrays: dict[str, Any] = {name: _clip(np.asarray(column)) for name, column in values.items()}
     arrays |= _model(job.config["system"] if job is not None else {})
+    if balance is None and job is None and run.failed_at != -1:  # a run of Python or of a file
+        balance = simulation.energy_conservation(run)
     if balance is not None:
         balance = balance._replace(values=_clip(balance.values[frames]))
+    arrays["columns"] = tuple((axis.name, axis.velocity) for axis in run.system.axes())
     valid = int(np.count_nonzero(wanted <= own[-1] + tolerance))
     about: dict[str, Any] = {"index": index, "system": run.system, "trajectory": run, "balance": balance}
     return RunFrames(times, str(run.system.group), parts, **arrays, valid=valid, **about)
@@ -475,4 +479,16 @@ def frames_of_file(path: Path, frames: int = MAX_FRAMES, unchecked: bool = False
     }
     xi = arrays["velocity"]
     arrays |= {"rows": np.zeros((len(states), 0, xi.shape[1])), "reaction": 0 * xi}
+    if "component" in data and "velocity_unit" in data.coords:
+        arrays["columns"] = tuple(zip(data["component"].values, data["velocity_unit"].values, strict=True))
+    if "work" in data:  # power enters: what the work explains is no error
+        kept = data["energy"].values - data["energy"].values[0] - data["work"].values
+        words = simulation.ENERGY_BALANCE, "|E - E(0) - work|"
+        arrays["balance"] = Conservation(*words, _clip(kept[states]), float(np.abs(kept).max()))
+    elif (step := float(data.attrs.get("step") or 0.0)) and abs(t[-1] - t[0]) > 1.5 * abs(step) * (
+        data["time"].size - 1
+    ):
+        change = data["energy"].values - data["energy"].values[0]  # nobody knows the work between saved states
+        words = simulation.ENERGY_CHANGE, "|E - E(0)|"
+        arrays["balance"] = Conservation(*words, _clip(change[states]), float(np.abs(change).max()))
     return RunFrames(t, str(data.attrs.get("group", "")), parts, **arrays, valid=len(states), **_model(section))

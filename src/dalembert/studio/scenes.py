@@ -211,7 +211,7 @@ def draw_planar(view: View, run: RunFrames) -> str:
     cusps = mark_cusps(view, run, place, turn, size)
     _add_floor(view, place, size, 1.4 * size)
     view.flat = True
-    texts = ["planar_blade" if len(body.wheels) == 1 else "planar_wheels"] + ["push"] * bool(pushed)
+    texts = [("planar", "planar_blade", "planar_wheels")[min(len(body.wheels), 2)]] + ["push"] * bool(pushed)
     texts += ["centre"] * (body.centre is not None)
     return " ".join(CAPTIONS[name] for name in texts) + cusps
 
