@@ -38,6 +38,8 @@ def test_a_robot_in_a_urdf_file_opens_with_its_parts_and_sliders():
     answer = shown(opened)
     names = {part["name"] for part in answer["scene"]["parts"]}
     assert {"frame of left_wheel", "frame of right_wheel", "spoke", "point of contact"} <= names
+    legend = {part.get("legend", part["name"]) for part in answer["scene"]["parts"]}
+    assert {"left_wheel", "right_wheel"} <= legend and not legend & {"disk", "arm of base"}
     assert answer["inputs"] and answer["runs"][0]["status"] == "ok"
     assert answer["title"] == "differential-drive", "the name of the robot, and not of a file and a function"
     parameters = {each["label"]: each for each in entry("file", opened)["parameters"]}
@@ -208,7 +210,7 @@ def test_a_file_of_ones_own_system_with_friction_is_told_by_its_own_words(every,
     saved = StudioInput(saved=tmp_path / "sled.nc")
     answer = show({**start(saved), "frames": 40}, saved)
     (summary,), plots = answer["runs"], {plot["title"]: plot for plot in answer["plots"]}
-    assert answer["title"] == "Sled" and summary["steps"] == 400
+    assert answer["title"] == "Sled" and summary["steps"] == 400 and summary["label"] == "lagrange-dalembert"
     lost = float(np.abs(np.asarray(run.energy_error())).max())
     known = {1: ("Energy balance", np.abs(da.analysis.energy_balance(run)).max() if every == 1 else 0.0)}
     title, size = known.get(every, ("Energy change", lost))

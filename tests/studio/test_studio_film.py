@@ -13,6 +13,7 @@ from dalembert.errors import InvalidInput
 from dalembert.models import MODELS
 from dalembert.studio.film import animate, stage
 from dalembert.studio.requests import RunFrames, frames_of_file, frames_of_run
+from dalembert.studio.scenes import make_scene
 from dalembert.studio.view import SURFACE
 
 
@@ -146,3 +147,21 @@ def test_a_film_is_headed_by_the_system_and_its_axes_have_units(model, title, la
     draw(1)
     assert figure.get_suptitle() == title
     assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == labels
+
+
+def test_a_cusp_is_named_when_it_happens():
+    frames = run_of_cusp()
+    figure, draw = stage(frames)
+    parts = [part for part in make_scene([frames])[0].data()["parts"] if "since" in part]
+    since = parts[0]["since"]
+    told = []
+    for k in (0, since - 1, since, len(frames.t) - 1):
+        draw(k)
+        told.append("cusp" in [text.get_text() for text in figure.axes[0].texts])
+    assert 1 < since < len(frames.t) - 1 and told == [False, False, True, True]
+
+
+def run_of_cusp():
+    sleigh = da.models.chaplygin_sleigh(mass=1.0, inertia=1.0, a=0.5)
+    run = da.simulate(sleigh, da.RungeKutta(), sleigh.state(xi=[1.0, -1.0, 0.0]), step=0.1, steps=60)
+    return frames_of_run(run)

@@ -110,6 +110,8 @@ def stage(run: RunFrames, title: str = "") -> tuple[Any, Callable[[int], None]]:
                 carrier, origin = poses[part.parent]
                 turn, place = carrier @ turn, carrier @ place + origin
             poses.append((turn, place))
+            if k < part.since:
+                continue
             found = part.faces_at(k)
             corners = found.corners @ turn.T + place
             shade = np.where(found.is_line, 1.0, light(corners))[:, None] ** OPAQUE
@@ -252,6 +254,7 @@ class _Part:
         from scipy.spatial.transform import Rotation
 
         self.parent, self.colour, shape = part["parent"], part["colour"], part["shape"]
+        self.since = int(part.get("since", 0))  # the first frame that shows it
         rgba = np.array(to_rgba(self.colour, part["opacity"]))
         position, rotation = part["position"], part["rotation"]
         self.position = np.zeros((1, 3)) if position is None else np.atleast_2d(unpack_array(position))

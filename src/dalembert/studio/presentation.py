@@ -19,11 +19,11 @@ import numpy as np
 
 from ..errors import InvalidInput
 from ..groups import Group
-from ..integrators import EXACT, MEANINGS, Claims, EulerPoincareSuslov, Integrator
+from ..integrators import EXACT, MEANINGS, METHODS, Claims, EulerPoincareSuslov, Integrator
 from ..io.config import Job
 from ..io.dataset import open_dataset
 from ..kernels import evaluate, one_at_a_time
-from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, State, System
+from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, State, System, unforced
 from ..mechanics.system import unit_element
 from ..models import MODELS
 from ..optimise import Plan, Tracker, plan, track
@@ -72,6 +72,7 @@ def show(request: Any, opened: StudioInput, cancelled: Callable[[], bool] = lamb
         title = str(attributes.get("system") or saved.name)
         named = (requests.config_of_file(saved) or {}).get("method", {}).get("name")
         method = named or str(attributes.get("method", "")).partition("(")[0]
+        method = next((each.name for each in METHODS.values() if each.build.__name__ == method), method)
         runs = [requests.frames_of_file(saved, frames)]
         summaries = [_summary(runs[0], method, None, attributes)]
     else:
@@ -108,7 +109,8 @@ def _present(
     view, caption = make_scene(runs[:1] if apart else runs)
     beside = make_scene([replace(runs[1], alone=True)])[0].data() if apart else None
     momentum, name, mechanism = momentum_view(runs), runs[0].name, mechanism_of(runs[0])
-    own = title if mechanism is None else mechanism.parts.name or title  # as its maker calls it, not its file
+    called = getattr(unforced(runs[0].system), "names", None) if runs[0].system is not None else None
+    own = (mechanism.parts.name if mechanism is not None else called.system if called else "") or title  # not its file
     return {
         "title": MODELS[title].title if title in MODELS else own,
         "why": MODELS[name].why if name in MODELS else "",

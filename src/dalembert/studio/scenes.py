@@ -109,11 +109,11 @@ def add_inertia_box(view: View, run: RunFrames, parent: int, scale: float = 1.0,
     view.add("body", shape, body_colour(run), rotation=axes, opacity=opacity * run.opacity, parent=parent)
 
 
-def add_disk(view: View, run: RunFrames, radius: float, parent: int, width: float = 0.0) -> None:
+def add_disk(view: View, run: RunFrames, radius: float, parent: int, width: float = 0.0, name: str = "disk") -> None:
     """A disk whose axle is y, with four spokes that show how it turns."""
     style: dict[str, Any] = {"rotation": AXLE_ALONG_Y, "opacity": 0.8 * run.opacity, "parent": parent}
     width = max(width, 0.06 * radius)
-    view.add("disk", shapes.cylinder(radius, width), body_colour(run), **style)
+    view.add(name, shapes.cylinder(radius, width), body_colour(run), **style)
     for k in range(4):
         turn, spoke = about(1, k * np.pi / 2), shapes.box(0.05 * radius, width + 0.03 * radius, radius)
         colour = PALE if k == 0 else DARK
@@ -278,11 +278,13 @@ def mark_cusps(view: View, run: RunFrames, place: Array, turn: Array, size: floa
     found = find_cusps(run.t[frames], place[frames], turn[frames], run.velocity[frames, :3])
     if not found or len(found) > MAX_CUSPS:
         return ""
-    for k, (_, where, name) in enumerate(found):
+    for k, (when, where, name) in enumerate(found):
         at = at_height(where[None], 0.02 * size)[0]
-        view.add(name, shapes.sphere(0.07 * size), run.colour, position=at)
+        since = int(np.argmax(np.abs(run.t - run.t[0]) >= abs(when - run.t[0])))  # a film shows it when it happens
+        view.add(name, shapes.sphere(0.07 * size), run.colour, position=at, since=since)
         if k == 0 and run.is_first:
-            view.add("", shapes.label(name), run.colour, position=at + np.array([0.0, 0.0, 0.35 * size]))
+            above = at + np.array([0.0, 0.0, 0.35 * size])
+            view.add("", shapes.label(name), run.colour, position=above, since=since)
     times = ", ".join(f"{time:.2f}" for time, *_ in found[:3]) + (", .." if len(found) > 3 else "")
     return f" Ball on the path: where it stops and turns back (t = {times})."
 
@@ -382,9 +384,9 @@ def _add_roller(view: View, run: RunFrames, body: Roller, frame: int) -> None:
         add_ball(view, run, float(body.semi[0]), frame)
 
 
-def add_ball(view: View, run: RunFrames, radius: float, parent: int) -> None:
+def add_ball(view: View, run: RunFrames, radius: float, parent: int, name: str = "ball") -> None:
     """A ball with three stripes that show how it turns."""
-    view.add("ball", shapes.sphere(radius), body_colour(run), opacity=0.45 * run.opacity, parent=parent)
+    view.add(name, shapes.sphere(radius), body_colour(run), opacity=0.45 * run.opacity, parent=parent)
     for axis, colour in zip(np.eye(3), STRIPE_COLOURS, strict=True):
         turn = np.stack([np.roll(axis, 1), np.roll(axis, 2), axis], axis=-1)
         view.add("stripe", shapes.torus(radius, 0.022 * radius), colour, rotation=turn, parent=parent, legend="")
@@ -421,7 +423,7 @@ def draw_mechanism(view: View, run: RunFrames) -> str:
         for end in _joint_points(parts, p, k, solid):
             if np.linalg.norm(end - solid.middle) > 1e-9:
                 ends = scale * np.stack([solid.middle, end])
-                view.line(f"arm of {name}", ends, DARK, width=3.0, parent=frame)
+                view.line(f"arm of {name}", ends, DARK, width=3.0, parent=frame, legend="")
     for contact, (places, across) in zip(parts.contacts, np.moveaxis(touching, 0, 2), strict=True):
         at, size = grow(places), scale * solids[contact.body].size
         view.add("point of contact", shapes.sphere(0.06 * size), CONSTRAINT, position=at)
@@ -455,9 +457,9 @@ def _add_solid(view: View, run: RunFrames, name: str, solid: Solid, scale: float
     if solid.kind in ("wheel", "ball"):
         hub = view.add(f"hub of {name}", EMPTY, DARK, **inside)
         if solid.kind == "ball":
-            return add_ball(view, run, semi[0], hub)
+            return add_ball(view, run, semi[0], hub, name)
         hub = view.add("axle", EMPTY, DARK, rotation=AXLE_ALONG_Y.T, parent=hub)
-        return add_disk(view, run, semi[0], hub, 2 * semi[2])
+        return add_disk(view, run, semi[0], hub, 2 * semi[2], name)
     shape = {"cylinder": shapes.cylinder(semi[0], 2 * semi[2]), "ellipsoid": shapes.ellipsoid(*semi)}
     style = inside | {"opacity": (0.45 if is_base else 0.8) * run.opacity}
     view.add(name, shape.get(solid.kind, shapes.box(*(2 * semi))), body_colour(run) if is_base else PALE, **style)
