@@ -41,7 +41,7 @@ def test_a_robot_in_a_urdf_file_opens_with_its_parts_and_sliders():
     legend = {part.get("legend", part["name"]) for part in answer["scene"]["parts"]}
     assert {"left_wheel", "right_wheel"} <= legend and not legend & {"disk", "arm of base"}
     assert answer["inputs"] and answer["runs"][0]["status"] == "ok"
-    assert answer["title"] == "differential-drive", "the name of the robot, and not of a file and a function"
+    assert answer["title"] == "robot", "the name of the robot, and not of a file and a function"
     parameters = {each["label"]: each for each in entry("file", opened)["parameters"]}
     mass = next(each for name, each in parameters.items() if name.endswith("mass"))
     assert mass["help"] == "kg" and mass["low"] > 0 and make_catalogue(opened)["systems"][0]["name"] == "file"

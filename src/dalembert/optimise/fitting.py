@@ -656,14 +656,16 @@ class Fit(Estimate):
     def plot(self, path: str | Path | None = None, *, experiment: int = 0) -> Figure:
         """Draw data and fitted motion over time, and the residuals in standard deviations; `path` saves the figure.
 
-        Configurations are shown as log g.
+        Configurations are shown as log g. Of several experiments it is one, which the title tells.
         """
         part, run = self.problem.parts[experiment], self.run(experiment)
         form, system = part.shots.form, self.system(experiment)
         motion = np.asarray(evaluate(form.show, system, run.records.state, lanes=len(run.t), axes=(None, 0)))
         names, data = show_values(form.measures, form.angles, system.group, part.values)
         data, names = np.where(part.present, data, np.nan), [label_quantity(name, system.units) for name in names]
-        return plot_fit(names, part.times, data, self.residuals(experiment), np.asarray(run.t), motion, path=path)
+        count, left, t = len(self.problem.parts), self.residuals(experiment), np.asarray(run.t)
+        title = f"Experiment {experiment} (of 0 to {count - 1}; experiment= shows another)" if count > 1 else None
+        return plot_fit(names, part.times, data, left, t, motion, path=path, title=title)
 
     def residuals(self, experiment: int = 0) -> Numbers:
         """The residuals, computed less measured, in standard deviations, shape (times, components); NaN: no data."""

@@ -506,6 +506,8 @@ def plot_fit(
     t: Array,
     motion: Array,
     path: str | Path | None = None,
+    *,
+    title: str | None = None,
 ) -> Figure:
     """Plot a fit: data and motion over time, a panel for each component, and the residuals in deviations below."""
     count = len(names)
@@ -534,4 +536,4 @@ def plot_fit(
         below.tick_params(labelbottom=True)
         if k == 0:
             above.legend(loc="best")
-    return save(figure, path)
+    return save(figure, path, title)
