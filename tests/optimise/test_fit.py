@@ -183,6 +183,7 @@ def test_fits_side_by_side_are_the_fits_one_by_one():
     np.testing.assert_array_equal(together[1:3].values, together.values[1:3])
     np.testing.assert_allclose(together[4].residuals(), alone.residuals(), atol=1e-6)
     np.testing.assert_allclose(together[4].run(1).g, alone.run(1).g, atol=1e-8)
+    assert alone.plot(experiment=1).get_suptitle() == "Experiment 1 (of 0 to 1; experiment= shows another)"
 
 
 def test_an_interrupt_keeps_the_best_of_many_fits(monkeypatch):
