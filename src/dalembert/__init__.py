@@ -14,9 +14,13 @@ _command = (getattr(sys, "argv", None) or [""])[0]
 if os.path.basename(_command) in ("dalembert", "dalembert.exe") or (
     _command == "-m" and "dalembert.cli" in sys.orig_argv
 ):  # the command line: `import jax` takes a second, in which Ctrl-C ends it; `cli.main` takes over from here
-    gc.disable()  # a full collection during the imports, which free nothing, takes 0.1 s
+    _told = b"dalembert: stopped\n"
+    if "--multiprocessing-fork" in sys.orig_argv:  # a worker that the command started: the command speaks for it
+        _told = b""
+    else:
+        gc.disable()  # a full collection during the imports, which free nothing, takes 0.1 s; `cli.main` enables it
     if getsignal(SIGINT) is default_int_handler:
-        signal(SIGINT, lambda *_: (os.write(2, b"dalembert: stopped\n"), os._exit(130)))
+        signal(SIGINT, lambda *_: (os.write(2, _told), os._exit(130)))
 
 import jax  # noqa: E402
 

@@ -179,6 +179,23 @@ def test_ctrl_c_while_it_loads_ends_with_130(start, module, tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "dalembert: stopped\n")
 
 
+def test_ctrl_c_in_a_worker_of_a_command_says_nothing(tmp_path):
+    """Workers that Dask starts have the arguments of the command; the command itself tells that it was stopped."""
+    tell, press = "print(gc.isenabled(), flush=True)", "os.kill(os.getpid(), signal.SIGINT)"
+    (tmp_path / "jax.py").write_text(f"import gc, os, signal, time\n{tell}\n{press}\ntime.sleep(9)")
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2] / "src")])
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; sys.argv[0] = 'dalembert'; import dalembert",
+        "--multiprocessing-fork",
+    ]
+    options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": path}, "capture_output": True, "text": True}
+    default = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    done = subprocess.run(command, check=False, preexec_fn=default, **options)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "True\n", "")
+
+
 NONE = np.zeros(0)
 CALLS = {
     "the dimension of a chain": lambda: da.models.pendulum_chain(dimension=NONE),

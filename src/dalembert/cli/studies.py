@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from dataclasses import asdict
@@ -214,6 +215,8 @@ def sweep(
     else:
         sizes = " x ".join(f"{size} {dim}" for dim, size in zip(result.plan.dims, result.plan.shape, strict=True))
         rows = [("members", f"{sizes} = {result.members}"), *_axis_rows(result)]
+        if (plan := result.plan).blocks > 1:
+            rows.append(("blocks", f"{plan.blocks} of {math.prod(plan.block_shape)} members (chunk = {plan.chunk})"))
         rows.append(("done, failed", f"{result.done}, {result.failed}"))
         rows.append(("time", f"{result.seconds:.1f} s for {result.computed} members ({executor})"))
         shell.print_table("sweep", (), (), rows + ([("store", str(result.path))] if result.path else []))
