@@ -1,6 +1,7 @@
 """Plans against closed forms, gradients through the simulation, and sentences for what cannot be planned."""
 
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -579,6 +580,14 @@ def pushed_cart(steps=4, goal=None, **options):
             "the goal itself is outside the bounds of q1: widen",
         ),
         (
+            {"path": lambda t, q, v, u: (q - 0.9) ** 2 - 0.2**2},
+            r"the goal itself breaks the path, .*: row 0 is -0.03 there .*: move the goal or what is in its way",
+        ),
+        (
+            {"path": lambda t, q, v, u: jnp.stack([2.0 - u[0], 0.5 - q[0]]), "goal": {"q1": 1.0}},
+            "the goal itself breaks the path, .*: row 1 is -0.5 there",
+        ),
+        (
             {"goal": lambda t, q, v: jnp.stack([q[0] - 1.0, 0.0 * v[0] + 1.0])},
             r"cannot change row 1 of goal\(t, g, xi\)\. Fields .* brackets fill 2 of 2 .* not sufficient",
         ),
@@ -589,6 +598,34 @@ def test_a_plan_that_fails_says_why(options, sentence):
     assert made.status != "optimal" and not made.strict
     with pytest.raises(da.NumericalFailure, match=sentence):
         made.check()
+
+
+@pytest.mark.parametrize(
+    ("goal", "path"),
+    [
+        ({"q1": 1.0}, lambda t, q, v, u: 3.0 - v),  # the speed at the goal is free
+        ({"q1": 1.0}, lambda t, q, v, u: 10.0 - u),
+        ({"v1": 0.5}, lambda t, q, v, u: 0.3 - q),
+    ],
+)
+def test_a_goal_is_not_called_blocked_for_what_is_free_there(goal, path):
+    assert pushed_cart(goal=goal, path=path).status == "optimal"
+
+
+def test_a_start_in_an_obstacle_and_a_step_too_long_for_the_damping_are_named():
+    """A cart with a damper of -50 1/s, and steps of 0.25 s: Runge-Kutta is not stable there."""
+    cart = da.System(
+        da.Euclidean(2), lambda t, q, v, p: 0.5 * v @ v, inputs=("push", "turn"),
+        force=lambda t, q, v, u, p: u - jnp.array([0.0, 50.0]) * v,
+    )  # fmt: skip
+    options = {"start": [0.0, 0.0], "goal": [1.0, 0.1], "duration": 1.0, "cost": effort, "max_iterations": 1}
+    made = plan(cart, da.RungeKutta(), steps=4, path=lambda t, q, v, u: q @ q - 0.04, **options)
+    assert "The start itself breaks the path (row 0 is -0.04 there)" in made.reason
+    assert re.search(
+        r"The step of 0.25 s is 1[23](\.\d)? times the time of the fastest motion at the start \(-50 1/s\), and "
+        r"runge-kutta is not stable above 2.8: take at least 18 steps", made.reason,
+    )  # fmt: skip
+    assert "second-order" not in repr(made)
 
 
 def test_the_same_without_bounds_is_tried_when_somebody_asks_why(monkeypatch):

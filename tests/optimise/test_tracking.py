@@ -100,6 +100,9 @@ def test_a_control_is_the_feedback_at_the_measured_state(lane_change):
         ({"control_weight": 0.0}, "control_weight has to be positive"),
         ({"state_weight": np.ones(3)}, "allowed: a number, 5 numbers or a 5 x 5 matrix"),
         ({"horizon": -2}, "horizon is -2; allowed"),
+        ({"state_weight": {"speeed": 1.0}}, r"unknown name in state_weight .speeed.\..* Allowed: "),
+        ({"control_weight": {"forces": 1.0}}, r"unknown name in control_weight .forces.\. Did you mean .force"),
+        ({"state_weight": {"v1": -1.0}}, "state_weight of v1 is -1.0; allowed: a number that is not negative"),
     ],
 )
 def test_weights_that_make_no_sense_are_refused(lane_change, options, sentence):
@@ -130,3 +133,61 @@ def test_a_plan_that_is_not_optimal_is_tracked_with_a_word(lane_change):
     unfinished = dataclasses.replace(lane_change, status="max iterations", infeasibility=0.09)
     with pytest.warns(UserWarning, match=r"not optimal \(max iterations\): .* to 9.0e-02"):
         da.track(unfinished)
+
+
+def trolley(mass=1000.0):
+    """A cart on rails with a wheel that its motor turns."""
+    drawing = da.Mechanism("trolley")
+    drawing.body("cart", mass=mass, box=(1.0, 0.5, 0.5))
+    drawing.slider("x", "ground", "cart", axis="x")
+    drawing.wheel("left wheel", "cart", at=(0.0, 0.0, 0.25), mass=20.0, width=0.1, motor=(-900, 900))
+    return drawing.system()
+
+
+@pytest.fixture(scope="module")
+def transfer():
+    system = trolley()
+    goal, cost = {"x": 3.0, "x rate": 0.0}, lambda t, g, xi, u: 1e-5 * u @ u
+    return plan(system, start=system.state(), goal=goal, steps=30, duration=6.0, cost=cost).check()
+
+
+@pytest.mark.parametrize("horizon", [0, 15])
+def test_a_mechanism_with_wheels_is_brought_back_by_default(transfer, horizon):
+    """A plant 30 % heavier that starts 0.4 m off: the angle of its wheel must not hold it there, nor its torques."""
+    plant = trolley(1300.0)
+    run = track(transfer, horizon=horizon).follow(plant, plant.state(x=-0.4))
+    assert run.status == "ok" and abs(run["x"][-1] - 3.0) < 0.02, run["x"][-1]
+
+
+def test_weights_by_names_are_those_of_what_is_seen(lane_change, transfer):
+    """On the plane x is along the room, not along the robot; names that are left out weigh nothing."""
+    by_name = track(lane_change, state_weight={"x": 4.0, "v1": 2.0}, control_weight={"torque": 0.5})
+    for Q, g in zip(by_name.weights[0], np.asarray(lane_change.g), strict=True):
+        ahead = np.array([0.0, g[0, 0], g[0, 1], 0.0, 0.0])  # x in the axes of the robot
+        np.testing.assert_allclose(Q, 4.0 * np.outer(ahead, ahead) + np.diag([0.0, 0.0, 0.0, 0.0, 2.0]), atol=1e-12)
+    size = np.abs(lane_change.controls[:, 0]).max()
+    np.testing.assert_allclose(by_name.numbers["R"], np.diag([0.1 / size**2, 0.5]))
+    spelled = [track(transfer, state_weight={name: 3.0}).gains for name in ("left wheel rate", "left_wheel_rate")]
+    assert np.abs(spelled[0]).max() > 0
+    np.testing.assert_array_equal(*spelled)
+
+
+def test_default_weights_have_no_unit(transfer):
+    """In kN m the same feedback: the weight of a control is relative to its bound."""
+    tracker = track(transfer)
+    np.testing.assert_allclose(tracker.numbers["R"], [[0.1 / 900.0**2]])
+    x, wheel = (transfer.coordinates.index(name) for name in ("x", "left wheel"))
+    assert tracker.weights[0][0, x, x] == 1.0 and not tracker.weights[0][:, wheel].any()
+
+
+def test_a_plan_calls_coordinates_of_an_error_by_what_they_are():
+    """An error of a body in the plane is a turn, then ways in its axes: not x, y, heading."""
+    drawing = da.Mechanism("puck")
+    drawing.body("puck", mass=1.0, box=(1.0, 0.5, 0.5))
+    drawing.planar("puck", yaw="heading")
+    drawing.thrust("push", "puck", at=(0, 0, 0), along="x")
+    puck = drawing.system()
+    known = "unknown free_goal 'x'.* Allowed: along v1, along v2, along w, configuration, v1, v2, velocity, w"
+    options = {"steps": 4, "duration": 1.0, "cost": lambda t, g, xi, u: u @ u}
+    with pytest.raises(da.InvalidInput, match=known):
+        plan(puck, start=puck.state(), goal=puck.state(x=0.1), free_goal=["x"], **options)

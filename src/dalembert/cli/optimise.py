@@ -409,14 +409,14 @@ def _print_plan(found: Plan, job: Job, out: Path | None, plot: Path | None, as_j
         flags = {"strict": found.strict, "kinematic": found.kinematic, "inputs": found.inputs}
         shell.print_json(about | flags | {"coordinates": found.coordinates} | values | files)
         return
-    held = "holds" if found.strict else "does not hold: perhaps no isolated minimum"
+    held = "holds strictly: a local minimum" if found.strict else "not shown to hold strictly"
     rows = [
         ("status", f"{found.status} after {found.iterations} iterations"),
         ("cost", f"{found.cost:.12g}"),
         ("steps, step, duration", f"{len(found.controls)}, {found.step:.6g}, {found.duration:.12g}"),
         ("first-order residual", f"{found.error:.1e}"),
         ("goal and gaps met to", f"{found.infeasibility:.1e}"),
-        ("second-order condition", held),
+        *([("second-order condition", held)] if found.status == "optimal" else []),
     ]
     for name, row in zip(found.inputs, found.controls.T, strict=True):
         rows.append((name, f"from {row.min():.6g} to {row.max():.6g} {found.system.units.get(name, '')}".rstrip()))

@@ -23,9 +23,9 @@ import numpy as np
 
 from ..errors import InvalidInput, NumericalFailure, UnknownName, require_name
 from ..groups import Cayley, Retraction
-from ..integrators import OK, Integrator, LagrangeDAlembert, require_arguments
+from ..integrators import OK, Integrator, LagrangeDAlembert, ProjectedRungeKutta, RungeKutta, require_arguments
 from ..integrators.base import NodeMethod, PhaseMethod
-from ..kernels import LoweringError, Template, evaluate, has_gpu, recognise
+from ..kernels import LoweringError, Template, evaluate, has_gpu, map_rows, recognise
 from ..mechanics import (
     Accessibility,
     Input,
@@ -71,6 +71,8 @@ ENDS = ("wanted", "aims", "cycle", "times")  # numbers of the end alone
 ENDLESS = 1e12  # a cost below its negative has no end
 MAX_STEPS, MAX_STARTS = 1_000_000, 10_000
 MORE_STARTS, COARSE_STEPS, MAX_TRIAL = 8, 50, 100  # of plans that are tried where one fails, and their iterations
+BESIDE = 3  # places at the goal where the path is asked
+LONGEST_STEP = 2.8  # in times of the fastest motion: where Runge-Kutta steps of order 4 stop being stable
 BACKENDS, GPU_PLANS = ("auto", "llvm", "cuda"), 512  # with "auto", so many plans go to a GPU
 
 
@@ -239,9 +241,13 @@ class Discrete:
             low, high = (np.array(part, int) for part in self.watched)
             parts += [seen[low] - numbers["least"], numbers["most"] - seen[high]]
         if self.path is not None:
-            path = self.path.fill(numbers["path"]) if isinstance(self.path, Template) else self.path
-            parts.append(jnp.atleast_1d(own_value("path(t, g, xi, u)", path, t, g, xi, u)))
+            parts.append(self.keep_clear(consts, (t, g, xi, u)))
         return jnp.concatenate(parts)
+
+    def keep_clear(self, consts: Any, lane: Any) -> Array:
+        """The values (rows,) of the path at (t, g, xi, u)."""
+        path = self.path.fill(consts[1]["path"]) if isinstance(self.path, Template) else self.path
+        return jnp.atleast_1d(own_value("path(t, g, xi, u)", path, *lane))
 
     def end(self, consts: Any, x: Node, target: Any) -> tuple[Array, Array, Array]:
         numbers, motion = consts[1], self.motion(consts, x)
@@ -368,11 +374,11 @@ class Plan:
         return simulate(self.system, self.method, start, step=self.step, steps=steps, controls=self.controls)
 
     def __repr__(self) -> str:
-        held = "holds" if self.strict else "does not hold"
+        held = f"; strict second-order condition {'holds' if self.strict else 'not shown'}"
         lines = [
             f"<Plan of {len(self.controls)} steps, {self.duration:g} s: {self.status}, cost {self.cost:.10g}",
             f" after {self.iterations} iterations; first-order residual {self.error:.1e}, goal and gaps met to "
-            f"{self.infeasibility:.1e}; strict second-order condition {held}",
+            f"{self.infeasibility:.1e}{held if self.status == 'optimal' else ''}",
         ]
         return "\n".join([*lines, *([f" {self.reason}"] if self.reason else [])]) + ">"
 
@@ -449,6 +455,8 @@ def plan(
 ) -> Plan | Plans:  # fmt: skip
     """Plan: find the controls of least cost that bring a system from a start to a goal in `steps` steps of a method.
 
+    method      whose steps they are: None is LagrangeDAlembert(); any that begins anew from every state, and does not
+                choose its own step
     start       a state, or several (a list, or a state whose arrays have one more axis in front): then plans are made
                 side by side, and `Plans` come back; `goal` is one for all, or a list of as many
     goal        a state, a configuration, a function (t, g, xi) -> numbers that are zero at the goal, or names with
@@ -630,9 +638,9 @@ class _Task:
     def take_bounds(self, bounds: Mapping[str, Any]) -> None:
         """The bounds of inputs, coordinates and rates."""
         require_instance("bounds", bounds, Mapping, "a dictionary {name: (low, high)}")
-        system, rates = self.system, self.system.rate_names
+        system, rates, axes = self.system, self.system.rate_names, self.system.axes()
         declared = [] if self.kinematic else list(system.inputs or ())
-        self.inputs = tuple(rates[k] for k in self.free) if self.kinematic else tuple(each.name for each in declared)
+        self.inputs = tuple(each.name for each in ([axes[k] for k in self.free] if self.kinematic else declared))
         seen = (*names_of(system)[0], *(() if self.kinematic else rates))
         own = {each.name: (each.low, each.high) for each in declared}
         for name, pair in bounds.items():
@@ -662,9 +670,12 @@ class _Task:
     def take_freedom(self, free_start: Any, free_goal: Any, periodic: Any, ways: Numbers | None) -> None:
         """What is free at the start and at the goal, and what is periodic, by names."""
         system, n = self.system, self.system.group.dim
-        named = system.coordinate_names if system.group.is_flat or not system.names else ()
-        configuration = named if len(named) == n else tuple(f"along {axis.name}" for axis in system.axes())
-        velocity = () if self.kinematic else tuple(system.rate_names[k] for k in self.free)
+        named, axes = system.coordinate_names, [axis.name for axis in system.axes()]
+        hinges = {f"{name} rate": name for name in named}  # of a mechanism; the axes of its free bodies are their own
+        configuration = named if system.group.is_flat and len(named) == n else tuple(
+            hinges.get(axis, f"along {axis}") for axis in axes
+        )  # fmt: skip
+        velocity = () if self.kinematic else tuple(axes[k] for k in self.free)
         self.coordinates = (*configuration, *velocity)
         places: dict[str, Any] = {name: k for k, name in enumerate(self.coordinates)}
         places |= {"configuration": slice(n), "velocity": slice(n, None)}
@@ -745,7 +756,10 @@ class _Task:
             g, _ = evaluate(Of(Named.move, self.named), consts, first.g, lanes=count, axes=(None, 0))
             ends = first._replace(g=jax.tree.map(np.asarray, g), xi=np.zeros_like(first.xi))
         nodes, controls = self.guesses(first, ends, guess, starts, seed)
-        self.target, self.options = target, options
+        self.target, self.options, self.blocked = target, options, self._find_blocked(first, ends)
+        hopeless = all(self.blocked)
+        if hopeless:
+            options = replace(options, max_iterations=1)
         many = self.backend == "auto" and len(controls) >= GPU_PLANS and has_gpu()
         backend = "cuda" if many or self.backend == "cuda" else "llvm"
         given = (discrete, (self.system, numbers), target, free, options, progress)
@@ -762,7 +776,9 @@ class _Task:
                 f"{other}a system with fewer coordinates"
             ) from fault
         starts = len(found.u) // count
-        failed = "optimal" not in found.status and "interrupted" not in found.status
+        if hopeless:
+            found = found._replace(status=["infeasible"] * len(found.u))
+        failed = not hopeless and "optimal" not in found.status and "interrupted" not in found.status
         coarsely = failed and guess is None and count == 1 and starts < MORE_STARTS and not trial
         if coarsely and (coarse := self._plan_coarsely(first, seed, options, progress)) is not None:
             return coarse
@@ -770,6 +786,28 @@ class _Task:
         place = np.empty(len(worth), int)
         place[worth] = np.arange(len(worth))
         return Plans(self, found, np.arange(count) * starts + np.argmin(place.reshape(count, starts), axis=1))
+
+    def _find_blocked(self, first: State, ends: State | None) -> list[str]:
+        """Which rows of the path each goal breaks by itself, in words: their values do not change with what is free."""
+        (discrete, numbers, _), group, count = self.solved, self.system.group, len(first.t)
+        if discrete.path is None or ends is None:
+            return [""] * count
+        rng, n, lanes = np.random.default_rng(0), group.dim, BESIDE * count
+        g, xi = jax.tree.map(lambda leaf: np.tile(leaf, (BESIDE, *(1,) * (leaf.ndim - 1))), (ends.g, ends.xi))
+        known = self.goal_marks if self.named is None else np.zeros(len(self.coordinates), bool)
+        shift = np.where(known[:n], 0.0, rng.uniform(-1.0, 1.0, (lanes, n)))
+        g = evaluate(_shifted_from, group, (g, shift), lanes=lanes, axes=(None, 0))
+        if self.named is not None:
+            consts = (self.system, self.t0, self.wanted)
+            g, _ = evaluate(Of(Named.move, self.named), consts, g, lanes=lanes, axes=(None, 0))
+        if self.kinematic or not known[n:].all():
+            xi = rng.normal(size=xi.shape)
+        t = self.t0 + rng.uniform(self.times.min(), self.times.max(), lanes)
+        lane = (t, g, xi, rng.normal(size=(lanes, len(self.inputs))))
+        rows = evaluate(Of(Discrete.keep_clear, discrete), (self.system, numbers), lane, lanes=lanes, axes=(None, 0))
+        rows = np.asarray(rows).reshape(BESIDE, count, -1)
+        same = np.ptp(rows, axis=0) <= 1e-9 * (1.0 + np.abs(rows[0]))
+        return [_say_rows(np.where(mark, each, 0.0)) for mark, each in zip(same, rows[0], strict=True)]
 
     def coordinates_of(self, states: State) -> Numbers:
         """The free velocities of states, (..., r)."""
@@ -878,21 +916,36 @@ class _Task:
 
     def plan_of(self, found: Solution, b: int) -> Plan:
         """One plan of a solution."""
-        nodes: Node = jax.tree.map(lambda leaf: leaf[b].copy(), found.x)
-        h = float(nodes.duration[0, 0] if self.free_time else self.times) / self.steps
-        (discrete, numbers, _), size = self.solved, len(self.coordinates)
-        fixed = replace(discrete, free_time=False, periodic=False, dim=size, goal=None, named=None)
-        kept = fixed, numbers | {"h": np.asarray(h)}, nodes._replace(duration=nodes.duration[:, :0], first=())
+        kept, size = self._at_fixed_step(found, b), len(self.coordinates)
         return Plan(
-            self.system, self.method, h, found.u[b].copy(), float(found.cost[b]), found.status[b],
+            self.system, self.method, float(kept[1]["h"]), found.u[b].copy(), float(found.cost[b]), found.status[b],
             partial(self.explain, found, b, self.options), int(found.iterations[b]), float(found.error[b]),
             float(found.infeasibility[b]), bool(found.strict[b]) and found.status[b] == "optimal",
             found.costate[b].copy(), found.nu[b].copy(), found.dual[b].copy(),
             found.gains[b][:, :, :size].copy(), self.coordinates, self.inputs, self.kinematic, kept,
         )  # fmt: skip
 
+    def _at_fixed_step(self, found: Solution, b: int) -> tuple[Discrete, dict[str, Any], Node]:
+        """The discrete problem with the step that was found, its numbers, and its nodes."""
+        nodes: Node = jax.tree.map(lambda leaf: leaf[b].copy(), found.x)
+        h = float(nodes.duration[0, 0] if self.free_time else self.times) / self.steps
+        (discrete, numbers, _), size = self.solved, len(self.coordinates)
+        fixed = replace(discrete, free_time=False, periodic=False, dim=size, goal=None, named=None)
+        return fixed, numbers | {"h": np.asarray(h)}, nodes._replace(duration=nodes.duration[:, :0], first=())
+
     def explain(self, found: Solution, b: int, options: Options) -> str:
-        """Why there is no plan, and what to do."""
+        """Why there is no plan, and what to do; first, what can be known without a search."""
+        if rows := self.blocked[b * len(self.blocked) // len(found.u)]:
+            return (
+                f"the goal itself breaks the path, as an obstacle that covers it does: {rows} there (path(t, g, xi, u) "
+                "must not be negative): move the goal or what is in its way"
+            )
+        why = self._explain(found, b, options)
+        if found.status[b] == "interrupted":
+            return why
+        return why + self._say_start(found, b) + self._say_step(found, b)
+
+    def _explain(self, found: Solution, b: int, options: Options) -> str:
         word, gap = found.status[b], found.infeasibility[b]
         if word == "interrupted":
             return f"stopped after {found.iterations[b]} iterations; this is the best so far"
@@ -964,6 +1017,41 @@ class _Task:
             "a longer duration, more steps, or a guess that is nearer"
         )
 
+    def _say_start(self, found: Solution, b: int) -> str:
+        """That the start breaks the path, if it does."""
+        (discrete, numbers, _), x = self.solved, jax.tree.map(lambda leaf: leaf[b, 0], found.x)
+        if discrete.path is None:
+            return ""
+        consts = (self.system, numbers)
+        point = (*evaluate(Of(Discrete.motion, discrete), consts, x), found.u[b, 0])
+        rows = _say_rows(np.asarray(evaluate(Of(Discrete.keep_clear, discrete), consts, point)))
+        return rows and f". The start itself breaks the path ({rows} there), which the first step has to mend"
+
+    def _say_step(self, found: Solution, b: int) -> str:
+        """That the step is too long for the fastest motion at the start, if it is."""
+        if self.kinematic:
+            return ""
+        discrete, numbers, x = self._at_fixed_step(found, b)
+        h = numbers["h"]
+        fixed = replace(discrete, method=RungeKutta(), leaves_group=True, cost=None, final_cost=None, path=None)
+        first = jax.tree.map(lambda leaf: leaf[0], x)
+        made = np.asarray(evaluate(Of(_turned, fixed), (self.system, numbers | {"h": h * 1e-3}), first))
+        if not np.isfinite(made).all():
+            return ""
+        rates = np.log(np.linalg.eigvals(made).astype(complex)) / (1e-3 * h)
+        rate = rates[np.argmax(np.abs(rates))]
+        often = float(h * np.abs(rate))
+        if not often > LONGEST_STEP:
+            return ""
+        shown = f"{rate.real:.3g}" + (f" +- {abs(rate.imag):.3g}i" if abs(rate.imag) > 1e-6 * abs(rate) else "")
+        limit = "is not stable above 2.8" if isinstance(self.method, RungeKutta | ProjectedRungeKutta) else (
+            "does not resolve it"
+        )  # fmt: skip
+        return (
+            f". The step of {h:.3g} s is {often:.2g} times the time of the fastest motion at the start ({shown} 1/s), "
+            f"and {self.method.name} {limit}: take at least {math.ceil(self.steps * often / LONGEST_STEP)} steps"
+        )
+
     @cached_property
     def brackets(self) -> Accessibility:
         """What the inputs can change from the first start on."""
@@ -995,6 +1083,28 @@ class _Task:
         x, u, target = jax.tree.map(lambda leaf: leaf[b : b + 1], (found.x, found.u, self.target))
         other = Solver(discrete, (self.system, numbers), target, free, options).solve(x, u)
         return bool(other.infeasibility[0] <= math.sqrt(options.tolerance))
+
+
+def _say_rows(rows: Numbers) -> str:
+    """The rows of a path that are negative, with their values, in words."""
+    return ", ".join(f"row {k} is {value:.2g}" for k, value in enumerate(rows) if value < -1e-6)
+
+
+def linearise(of: Discrete, consts: Any, lane: Any) -> Any:
+    """The derivatives (A, B) of a step in the charts of its ends."""
+    x, after, u = lane
+
+    def off(z: Array) -> Array:
+        return of.apart(consts, after, of.advance(consts, of.move(consts, x, z[: of.dim]), u + z[of.dim :]))
+
+    ways = jnp.eye(of.dim + of.controls)
+    return map_rows(lambda way: jax.jvp(off, (0.0 * ways[0],), (way,))[1], ways).T
+
+
+def _turned(of: Discrete, consts: Any, x: Any) -> Any:
+    """The derivative of a step without controls, at a node."""
+    u = jnp.zeros(of.controls)
+    return linearise(of, consts, (x, of.advance(consts, x, u), u))[:, : of.dim]
 
 
 def _after(of: Discrete, consts: Any, lane: Any) -> Node:

@@ -9,6 +9,7 @@ iterations: Diehl, Bock and Schloeder 2005), with the bounds of the inputs kept.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,37 +17,36 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, UnknownName
 from ..integrators import OK
 from ..kernels import Shelf, evaluate, map_rows, run_rows
-from ..mechanics import MechanicalSystem, State
+from ..mechanics import MechanicalSystem, MechanismSystem, State, names_of, observe
+from ..mechanics.system import Driven
 from ..numerics import finite_reals, known_arguments, positive_int, require_instance, show, solve
 from ..numerics.types import Array
 from ..trajectory import Trajectory, simulate
-from .planning import Discrete, Node, Plan
+from .planning import Discrete, Node, Plan, linearise
 from .solver import Of, Options, Solver
 
 Numbers = np.ndarray[Any, Any]
 MAX_HORIZON = 100_000
 SIDES = ("low", "high")
+SHARE, TINY = 0.1, 1e-3  # the weight of the largest control by default; less than this share of it is no size
 OUTSIDE = "it compares numbers as it goes: track outside, or put gains into a policy of da.simulate"
 
 
 class Reference(NamedTuple):
-    """A node of the motion with what it is compared with: a node and the control of the plan.
-
-    `shares` are those of the weights Q and S in the cost of the node: (1, 0) along the plan, (0, 1) at its end.
-    """
+    """A node of the motion with what it is compared with: a node and the control of the plan, and the weight of it."""
 
     node: Node
     planned: Node
     u: Any
-    shares: Any
+    weight: Any
 
 
 @dataclass(frozen=True)
 class Following:
-    """The problem of the next steps: stay near the plan. Constants are (system, numbers with the weights Q, R, S)."""
+    """The problem of the next steps: stay near the plan. Constants are (system, numbers with the weight R)."""
 
     discrete: Discrete
     dim: int
@@ -67,22 +67,10 @@ class Following:
 
     def end(self, consts: Any, x: Reference, target: Any) -> tuple[Array, Array, Array]:
         off = self.discrete.apart(consts, x.planned, x.node)
-        weight = x.shares[0] * consts[1]["Q"] + x.shares[1] * consts[1]["S"]
-        return 0.5 * off @ weight @ off, jnp.zeros(0), jnp.zeros(0)
+        return 0.5 * off @ x.weight @ off, jnp.zeros(0), jnp.zeros(0)
 
     def inner(self, consts: Any) -> tuple[Any, Any]:
         return self, consts
-
-
-def linearise(of: Discrete, consts: Any, lane: Any) -> Any:
-    """The derivatives (A, B) of a step in the charts of its ends."""
-    x, after, u = lane
-
-    def off(z: Array) -> Array:
-        return of.apart(consts, after, of.advance(consts, of.move(consts, x, z[: of.dim]), u + z[of.dim :]))
-
-    ways = jnp.eye(of.dim + of.controls)
-    return map_rows(lambda way: jax.jvp(off, (0.0 * ways[0],), (way,))[1], ways).T
 
 
 def steer(of: Discrete, consts: Any, lane: Any) -> Any:
@@ -120,6 +108,7 @@ class Tracker:
     nodes: Node
     discrete: Discrete
     numbers: dict[str, Any]
+    weights: tuple[Numbers, Numbers]  # Q and S at every node
     horizon: int = 0
     iterations: int = 1
     _known: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -155,19 +144,19 @@ class Tracker:
         index = np.minimum(numbers, steps)
         planned: Node = jax.tree.map(lambda leaf: leaf[index][None], self.nodes)
         wanted = self.plan.controls[np.minimum(numbers, steps - 1)]
-        shares = np.stack([numbers < steps, numbers == steps], axis=1).astype(float)
-        if k + H < steps:
-            shares[-1] = 0.0, 1.0
+        Q, S = (each[index] for each in self.weights)
+        ends = (numbers == steps) | ((numbers == k + H) & (numbers < steps))
+        weight = np.where(ends[:, None, None], S, np.where((numbers < steps)[:, None, None], Q, 0.0))
         machine = self._known.get("machine")
         if machine is None or self._known["k"] != k - 1:
-            x = Reference(planned, planned, wanted[None], shares[None])
+            x = Reference(planned, planned, wanted[None], weight[None])
             options = Options(tolerance=0.0, barrier=1e-4, least=1e-4, scaled=False)  # the barrier stays as it is
             problem = Following(self.discrete, self.discrete.dim, self.discrete.controls)
             solver = Solver(problem, (system, self.numbers), None, np.zeros((problem.dim, 0)), options)
             machine = self._known["machine"] = solver.machine(x, wanted[None, :-1], None)
             machine.improve(np.inf)  # it will be used often
         else:
-            self._shift(machine.stages, Reference(planned, planned, wanted[None], shares[None]), wanted[-2])
+            self._shift(machine.stages, Reference(planned, planned, wanted[None], weight[None]), wanted[-2])
         stages = machine.stages
         point: Reference = jax.tree.unflatten(stages.specs["x"][1], stages.leaves("x"))
         w = self.discrete.coordinates(self.numbers, np.asarray(state.xi))
@@ -240,15 +229,19 @@ class Tracker:
 
 @known_arguments(OUTSIDE)
 def track(
-    plan: Plan, *, state_weight: Any = 1.0, control_weight: Any = 0.1, final_weight: Any = None, horizon: int = 0,
+    plan: Plan, *, state_weight: Any = 1.0, control_weight: Any = None, final_weight: Any = None, horizon: int = 0,
     iterations: int = 1,
 ) -> Tracker:  # fmt: skip
     """Make the feedback that holds a system on a plan (LQR along it, or model predictive control with a `horizon`).
 
     It minimises the sum of e.Q e + v.R v over the steps: e are the coordinates of the error in the order of
-    `plan.coordinates`, v the change of the controls. The weights Q (`state_weight`) and R (`control_weight`) are a
-    number, one for each component, or a matrix; `final_weight` is Q at the end (default: ten times `state_weight`).
-    With `horizon` = H the next H steps are planned anew at every step, by so many `iterations`.
+    `plan.coordinates`, v the change of the controls. The weights Q (`state_weight`) and R (`control_weight`) are names
+    with numbers, {"x": 10, "heading": 5}, a number, one for each component, or a matrix. Coordinates and rates that
+    are not named weigh nothing. Inputs that are not named weigh 0.1/(largest control)^2, the largest that the bounds
+    allow, else that the plan has. A number leaves out what turns without end: angles of a mechanism's wheels and
+    rotors, and rates of wheels that roll, since the motion of the bodies has them. `final_weight` is Q at the end
+    (default: ten times `state_weight`). With `horizon` = H the next H steps are planned anew at every step, by so many
+    `iterations`.
     """
     require_instance("plan", plan, Plan, "a Plan, as da.plan makes it")
     if plan.kinematic:
@@ -260,30 +253,102 @@ def track(
         raise InvalidInput(
             f"horizon is {show(horizon)}; allowed: a number of steps up to {MAX_HORIZON}, or 0: fixed gains"
         )
-    n, r = len(plan.coordinates), len(plan.inputs)
-    Q, R = _weight("state_weight", state_weight, n), _weight("control_weight", control_weight, r)
-    S = 10.0 * Q if final_weight is None else _weight("final_weight", final_weight, n)
+    discrete, numbers, nodes = plan.problem
+    n, r, N = len(plan.coordinates), len(plan.inputs), len(plan.controls)
+    R = _weigh_controls(plan, control_weight)
     if np.linalg.eigvalsh(R)[0] <= 0:
         raise InvalidInput("control_weight has to be positive: otherwise the least cost is reached by endless controls")
-    discrete, numbers, nodes = plan.problem
-    numbers = numbers | {"Q": Q, "R": R, "S": S}
+    Q = _weigh_states(plan, "state_weight", state_weight)
+    S = 10.0 * Q if final_weight is None else _weigh_states(plan, "final_weight", final_weight)
+    numbers = numbers | {"R": R}
     before, after = (jax.tree.map(lambda leaf: leaf[part], nodes) for part in (slice(-1), slice(1, None)))
-    lane, N = (before, after, plan.controls), len(plan.controls)
+    lane = (before, after, plan.controls)
     AB = evaluate(Of(linearise, discrete), (plan.system, numbers), lane, lanes=N, axes=(None, 0))
-    weights = np.zeros((n + r, n + r))
-    weights[:n, :n], weights[n:, n:] = Q, R
-    last = (S, np.zeros((r, n)))
-    gains = np.asarray(run_rows(sweep, _second, weights, last, np.asarray(AB)[::-1])[1])[::-1]
-    return Tracker(plan, gains, nodes, discrete, numbers, horizon, positive_int("iterations", iterations))
+    weights = np.zeros((N, n + r, n + r))
+    weights[:, :n, :n], weights[:, n:, n:] = Q[:-1], R
+    last, rows = (S[-1], np.zeros((r, n))), (np.asarray(AB)[::-1], weights[::-1])
+    gains = np.asarray(run_rows(sweep, _second, (), last, rows)[1])[::-1]
+    return Tracker(plan, gains, nodes, discrete, numbers, (Q, S), horizon, positive_int("iterations", iterations))
 
 
-def sweep(weights: Any, after: Any, AB: Any) -> Any:
+def sweep(consts: Any, after: Any, row: Any) -> Any:
     """Riccati's recursion: the weight P of the error before a step, and the gain of the step, from those after it."""
+    AB, weight = row
     n = AB.shape[0]
-    whole = weights + AB.T @ after[0] @ AB
+    whole = weight + AB.T @ after[0] @ AB
     gain = -solve(whole[n:, n:], whole[n:, :n])
     P = whole[:n, :n] + whole[:n, n:] @ gain
     return 0.5 * (P + P.T), gain
+
+
+def _weigh_states(plan: Plan, what: str, given: Any) -> Numbers:
+    """The weights (steps + 1, dim, dim) of the errors at the nodes."""
+    (discrete, numbers, nodes), system, size = plan.problem, plan.system, len(plan.coordinates)
+    if not isinstance(given, Mapping):
+        keeps = _kept(plan) if np.ndim(given) == 0 else np.ones(size)
+        return np.broadcast_to(keeps[:, None] * _weight(what, given, size) * keeps, (len(nodes.k), size, size))
+    names = (*names_of(system)[0], *system.rate_names, *plan.coordinates)
+    values = _by_names(what, given, names)
+    slopes = evaluate(Of(_slopes, discrete), (system, numbers), nodes, lanes=len(nodes.k), axes=(None, 0))
+    own = np.array([k for k, name in enumerate(names) if name in values], int)
+    rows = np.concatenate([slopes, np.broadcast_to(np.eye(size), (len(nodes.k), size, size))], axis=1)[:, own]
+    return np.asarray(np.einsum("kia,i,kib->kab", rows, [values.pop(names[k], 0.0) for k in own], rows))
+
+
+def _weigh_controls(plan: Plan, given: Any) -> Numbers:
+    """The weight (inputs, inputs) of a change of the controls."""
+    (discrete, numbers, _), count = plan.problem, len(plan.inputs)
+    sizes = np.zeros(count)
+    for places, ends in zip(discrete.bounded, (numbers["low"], numbers["high"]), strict=True):
+        np.maximum.at(sizes, np.array(places, int), np.abs(ends))
+    used = np.abs(plan.controls).max(axis=0)
+    sizes = np.where(sizes > 0, sizes, np.where(used > TINY * used.max(), used, used.max() or 1.0))
+    default = SHARE / sizes**2
+    if given is None:
+        return np.diag(default)
+    if not isinstance(given, Mapping):
+        return _weight("control_weight", given, count)
+    values = _by_names("control_weight", given, plan.inputs)
+    return np.diag([values.get(name, own) for name, own in zip(plan.inputs, default, strict=True)])
+
+
+def _by_names(what: str, given: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
+    """Weights by the names that they mean, with spaces or underscores."""
+    known, found = {name.replace("_", " "): name for name in reversed(names)}, {}
+    for name, value in given.items():
+        if (words := str(name).replace("_", " ")) not in known:
+            raise UnknownName(f"name in {what}", name, dict.fromkeys(names))
+        found[known[words]] = float(finite_reals(f"{what} of {name}", value))
+        if found[known[words]] < 0:
+            raise InvalidInput(f"{what} of {name} is {show(value)}; allowed: a number that is not negative")
+    return found
+
+
+def _slopes(of: Discrete, consts: Any, node: Any) -> Any:
+    """The derivatives of the named coordinates and rates in the chart of a node."""
+
+    def seen(d: Array) -> Array:
+        return observe(consts[0], *of.motion(consts, of.move(consts, node, d)))
+
+    ways = jnp.eye(of.dim)
+    return map_rows(lambda way: jax.jvp(seen, (0.0 * ways[0],), (way,))[1], ways).T
+
+
+def _kept(plan: Plan) -> Numbers:
+    """1 for each coordinate of the error, 0 for angles that turn without end and for rates of wheels that roll."""
+    system, n, numbers = plan.system, plan.system.group.dim, plan.problem[1]
+    angles, rates = np.ones(n), np.ones(n)
+    while isinstance(system, Driven):
+        system = system.system
+    if isinstance(system, MechanismSystem):
+        parts = system.parts
+        rolling = {contact.body for contact in parts.contacts}
+        for body, joint in enumerate(parts.joints):
+            if joint.spins and not joint.geared:
+                place = n - parts.flat + joint.slot
+                angles[place] = 0.0
+                rates[place] = body not in rolling
+    return np.concatenate([angles, numbers["free"] @ rates if "free" in numbers else rates])
 
 
 def _weight(name: str, given: Any, size: int) -> Numbers:
@@ -294,6 +359,7 @@ def _weight(name: str, given: Any, size: int) -> Numbers:
     matrix = value if value.ndim == 2 else np.diag(value) if value.ndim == 1 else np.zeros((0, 0))
     if matrix.shape != (size, size) or np.linalg.eigvalsh(matrix + matrix.T)[0] < 0:
         raise InvalidInput(
-            f"{name} is {show(given)}; allowed: a number, {size} numbers or a {size} x {size} matrix, not negative"
+            f"{name} is {show(given)}; allowed: a number, {size} numbers or a {size} x {size} matrix, not negative, or "
+            "names with numbers"
         )
     return 0.5 * (matrix + matrix.T)
