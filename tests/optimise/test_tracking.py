@@ -156,7 +156,7 @@ def test_a_mechanism_with_wheels_is_brought_back_by_default(transfer, horizon):
     """A plant 30 % heavier that starts 0.4 m off: the angle of its wheel must not hold it there, nor its torques."""
     plant = trolley(1300.0)
     run = track(transfer, horizon=horizon).follow(plant, plant.state(x=-0.4))
-    assert run.status == "ok" and abs(run["x"][-1] - 3.0) < 0.02, run["x"][-1]
+    assert run.status == "ok" and abs(run["x"][-1] - 3.0) < 0.05, run["x"][-1]
 
 
 def test_weights_by_names_are_those_of_what_is_seen(lane_change, transfer):

@@ -284,15 +284,20 @@ def sweep(consts: Any, after: Any, row: Any) -> Any:
 def _weigh_states(plan: Plan, what: str, given: Any) -> Numbers:
     """The weights (steps + 1, dim, dim) of the errors at the nodes."""
     (discrete, numbers, nodes), system, size = plan.problem, plan.system, len(plan.coordinates)
-    if not isinstance(given, Mapping):
-        keeps = _kept(plan) if np.ndim(given) == 0 else np.ones(size)
-        return np.broadcast_to(keeps[:, None] * _weight(what, given, size) * keeps, (len(nodes.k), size, size))
+    shape, n, keeps = (len(nodes.k), size, size), system.group.dim, _kept(system)
     names = (*names_of(system)[0], *system.rate_names, *plan.coordinates)
-    values = _by_names(what, given, names)
+    if isinstance(given, Mapping):
+        values = _by_names(what, given, names)
+        weights = [values.pop(name, 0.0) for name in names] + [0.0] * n
+    else:
+        matrix = _weight(what, given, size)
+        if np.ndim(given) or keeps.all():
+            return np.broadcast_to(matrix, shape)
+        weights = [0.0] * len(names) + list(matrix[0, 0] * keeps[n:])
+        weights[-n - size : -size] = matrix[0, 0] * keeps[:n]
     slopes = evaluate(Of(_slopes, discrete), (system, numbers), nodes, lanes=len(nodes.k), axes=(None, 0))
-    own = np.array([k for k, name in enumerate(names) if name in values], int)
-    rows = np.concatenate([slopes, np.broadcast_to(np.eye(size), (len(nodes.k), size, size))], axis=1)[:, own]
-    return np.asarray(np.einsum("kia,i,kib->kab", rows, [values.pop(names[k], 0.0) for k in own], rows))
+    own = np.flatnonzero(weights)
+    return np.asarray(np.einsum("kia,i,kib->kab", slopes[:, own], np.array(weights)[own], slopes[:, own]))
 
 
 def _weigh_controls(plan: Plan, given: Any) -> Numbers:
@@ -325,19 +330,20 @@ def _by_names(what: str, given: Mapping[str, Any], names: Sequence[str]) -> dict
 
 
 def _slopes(of: Discrete, consts: Any, node: Any) -> Any:
-    """The derivatives of the named coordinates and rates in the chart of a node."""
+    """Derivatives in the chart of a node: of named coordinates and rates, of the chart, and of the velocity alone."""
+    n, ways = consts[0].group.dim, jnp.eye(of.dim)
 
     def seen(d: Array) -> Array:
-        return observe(consts[0], *of.motion(consts, of.move(consts, node, d)))
+        motion, own = (of.motion(consts, of.move(consts, node, each)) for each in (d, d.at[:n].set(0.0)))
+        return jnp.concatenate([observe(consts[0], *motion), d, own[2]])
 
-    ways = jnp.eye(of.dim)
     return map_rows(lambda way: jax.jvp(seen, (0.0 * ways[0],), (way,))[1], ways).T
 
 
-def _kept(plan: Plan) -> Numbers:
-    """1 for each coordinate of the error, 0 for angles that turn without end and for rates of wheels that roll."""
-    system, n, numbers = plan.system, plan.system.group.dim, plan.problem[1]
-    angles, rates = np.ones(n), np.ones(n)
+def _kept(system: MechanicalSystem) -> Numbers:
+    """1 for configuration and velocity (2 n), but 0 for angles that turn without end and rates of wheels that roll."""
+    n = system.group.dim
+    kept = np.ones(2 * n)
     while isinstance(system, Driven):
         system = system.system
     if isinstance(system, MechanismSystem):
@@ -346,9 +352,8 @@ def _kept(plan: Plan) -> Numbers:
         for body, joint in enumerate(parts.joints):
             if joint.spins and not joint.geared:
                 place = n - parts.flat + joint.slot
-                angles[place] = 0.0
-                rates[place] = body not in rolling
-    return np.concatenate([angles, numbers["free"] @ rates if "free" in numbers else rates])
+                kept[place], kept[n + place] = 0.0, body not in rolling
+    return kept
 
 
 def _weight(name: str, given: Any, size: int) -> Numbers:
