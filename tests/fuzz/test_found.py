@@ -197,6 +197,7 @@ def test_ctrl_c_in_a_worker_of_a_command_says_nothing(tmp_path):
 
 
 NONE = np.zeros(0)
+FILE = Path(__file__).parents[1] / "data/before-the-move/chaplygin-sleigh--composition.nc"
 CALLS = {
     "the dimension of a chain": lambda: da.models.pendulum_chain(dimension=NONE),
     "a list for a potential": lambda: da.models.nonholonomic_particle(["free"]),
@@ -212,8 +213,8 @@ CALLS = {
     "the name of an event": lambda: da.Event(da.Quantity("energy"), name=b"x"),
     "a direction": lambda: da.Event(da.Quantity("energy"), direction=np.ones(2)),
     "a path": lambda: da.load(None),
-    "a function that makes no system": lambda: da.load("none.nc", system=len),
-    "a function that needs arguments": lambda: da.load("none.nc", system=lambda mass: None),
+    "a function that makes no system": lambda: da.load(FILE, system=len),
+    "a function that needs arguments": lambda: da.load(FILE, system=lambda mass: None),
     "a configuration": lambda: da.sweep(None),
     "an executor": lambda: da.sweep({}, executor=np.ones(2)),
     "no system": lambda: da.nonholonomy(None),
