@@ -1038,8 +1038,9 @@ class _Task:
         made = np.asarray(evaluate(Of(_turned, fixed), (self.system, numbers | {"h": h * 1e-3}), first))
         if not np.isfinite(made).all():
             return ""
-        rates = np.log(np.linalg.eigvals(made).astype(complex)) / (1e-3 * h)
-        rate = rates[np.argmax(np.abs(rates))]
+        factors = np.linalg.eigvals(made).astype(complex)
+        rates = np.log(factors[np.abs(factors) > 1e-3]) / (1e-3 * h)  # 0 is what the projection onto D takes away
+        rate = rates[np.argmax(np.abs(rates))] if len(rates) else 0.0
         often = float(h * np.abs(rate))
         if not often > LONGEST_STEP:
             return ""
