@@ -104,7 +104,7 @@ SECONDS = {
 USUAL = 0.25
 
 
-MAX_MEMORY = 3 * 1024**3
+MAX_MEMORY = 6 * 1024**3
 """Bytes of a process above which it forgets, before the next file, what it compiled for others."""
 MAX_SECONDS = 600
 """What a test may take: one that hangs fails with its name. Native code that does not come back ends its process."""

@@ -296,7 +296,8 @@ def test_waves_and_rows_are_the_same_controls():
     waves = requests.controls_of({"controls": {"rotor torque": [2.0, 3.0, 0.5]}}, job)
     assert np.allclose(waves, [[2 * np.sin(3 * 0.01 * (k + 0.5) + 0.5), 0] for k in range(5)], atol=1e-15)
     assert np.array_equal(requests.controls_of({"controls": waves.tolist()}, job), waves)
-    bad = ([[0.0, 1.0]] * 4, [[0.0]] * 5, [[0.0, "x"]] * 5, {"rotor": [1, 2, 3]}, {"rotor torque": 1})
+    assert np.array_equal(requests.controls_of({"controls": {"rotor torque": 1}}, job), [[1.0, 0.0]] * 5)
+    bad = ([[0.0, 1.0]] * 4, [[0.0]] * 5, [[0.0, "x"]] * 5, {"rotor": [1, 2, 3]}, {"rotor torque": [1]})
     for given in bad:
         with pytest.raises(InvalidInput):
             requests.controls_of({"controls": given}, job)
