@@ -341,3 +341,18 @@ def test_names_that_do_not_fit_are_refused(initial, words):
 def test_other_systems_have_no_names():
     with pytest.raises(UnknownName, match="configuration, momentum, velocity"):
         parse(named(speed=1.0) | {"system": {"name": "unicycle"}})
+
+
+def test_a_start_by_names_on_a_product_with_vectors(tmp_path):
+    """A vector has no other form than its entries: [initial] by names of such a system was refused."""
+    (tmp_path / "own.py").write_text(
+        "import dalembert as da\n"
+        "def make():\n"
+        "    group = da.Product((da.groups.SE2(), da.Euclidean(2)))\n"
+        "    names = {'coordinates': ['heading', 'x', 'y', 'sway', 'lift']}\n"
+        "    return da.System(group, lambda t, g, xi, p: 0.5 * xi @ xi, names=names)\n"
+    )
+    config = {"system": {"python": "own.py:make"}, "method": {"name": "lagrange-dalembert"}}
+    config |= {"initial": {"lift": 0.25, "x": 2.0}, "run": {"step": 0.1, "steps": 2}}
+    state = parse(config, folder=tmp_path).state
+    assert np.allclose(state.g[1], [0.0, 0.25]) and state.g[0][0, 2] == 2.0

@@ -561,8 +561,11 @@ def _place_by_names(system: MechanicalSystem, given: Section) -> Section:
         named = ", ".join(key for key in given if key in known)
         raise InvalidInput(f"[initial] has names ({named}) and {', '.join(others)}: give one kind")
     state = system.state(**given)
-    place = system.group.describe(state.g)
-    return {"configuration": np.asarray(state.g).tolist() if place is None else place, "velocity": state.xi.tolist()}
+    place, whole = system.group.describe(state.g), not isinstance(state.g, tuple)
+    told = [place] if whole else place or [None] * len(state.g)  # None: it has no other form than its entries
+    parts = zip(told, (state.g,) if whole else state.g, strict=True)
+    written = [np.asarray(part).tolist() if each is None else each for each, part in parts]
+    return {"configuration": written[0] if whole else written, "velocity": state.xi.tolist()}
 
 
 def build_state(system: MechanicalSystem, initial: Section, run: Section) -> State:
