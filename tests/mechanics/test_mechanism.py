@@ -419,7 +419,7 @@ WRONG_PARTS = {
     ),
     "a support as a wheel is called": (
         lambda m: m.support("glide", "body", at=(0, 0, 0)),
-        r"support has too many positional arguments; it takes \(body, \*, at, radius=None, name=''\)",
+        r"support was called with too many positional arguments; it takes \(body, \*, at, radius=None, name=''\)",
     ),
     "blanks": (lambda m: m.torque("yaw_rate", "body", axis="z"), "two quantities of thing are called"),
 }

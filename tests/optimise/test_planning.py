@@ -314,6 +314,7 @@ def test_a_ball_rolls_to_a_place_and_an_attitude(radius):
         ({"method": da.LagrangeDAlembert(nodes="velocity")}, "carries more than a state"),
         ({"starts": 0}, "starts is 0; allowed"),
         ({"seed": "x"}, "seed is 'x'; allowed"),
+        ({"step": 0.1}, r"plan does not take step; it takes \(system, .* duration, "),
         ({"steps": 10**30}, "allowed: at most 1000000"),
         ({"duration": np.zeros((2, 3))}, "duration is .*; allowed"),
         ({"kinematic": "yes"}, "kinematic is 'yes'; allowed: True or False"),

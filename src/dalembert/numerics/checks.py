@@ -124,9 +124,12 @@ def _explain_call(name: str, takes: inspect.Signature, given: Any, named: Any, f
     """Refuse arguments that are not those of a function by a sentence that has its own."""
     try:
         takes.bind(*given, **named)
-    except TypeError as why:
+    except TypeError as fit:
         own = [each.replace(annotation=each.empty) for key, each in takes.parameters.items() if key != "self"]
-        raise InvalidInput(f"{name} has {why}; it takes {inspect.Signature(own)}") from fault
+        unknown = [key for key in named if key not in takes.parameters]
+        with_what = str(fit).replace("missing a required argument: ", "no ")
+        why = f"does not take {', '.join(unknown)}" if unknown else f"was called with {with_what}"
+        raise InvalidInput(f"{name} {why}; it takes {inspect.Signature(own)}") from fault
 
 
 def require_instance(name: str, value: Any, kind: type[Any], allowed: str) -> None:
