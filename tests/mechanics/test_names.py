@@ -338,3 +338,12 @@ def test_an_invariant_system_has_names_too(tmp_path):
     assert np.array_equal(run["pitch rate"], run.xi[:, 1]) and run["wheel"].shape == (4,)
     with pytest.raises(da.InvalidInput, match="names has 1 velocities"):
         da.InvariantSystem(da.SO3(), [1.0, 2.0, 3.0], names={"velocities": ["spin"]})
+
+
+def test_a_system_prints_in_one_line():
+    """No addresses of functions: the name, the group, inputs and parameters."""
+    parameters = {"mass": 2.0, "arm": {"length": 1.0}}
+    own = da.System(da.SE2(), lambda t, g, xi, p: 0.5 * xi @ xi, parameters=parameters, inputs=["drive"],
+                    force=lambda t, g, xi, u, p: jnp.array([0.0, u[0], 0.0]))  # fmt: skip
+    assert repr(own) == "<System on SE(2); inputs drive; parameters arm.length, mass>"
+    assert "0x" not in repr(da.models.car())

@@ -673,6 +673,12 @@ class MechanicalSystem:
         leaves, _ = jax.tree_util.tree_flatten_with_path(getattr(self, "parameters", None))
         return {"parameter " + jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 
+    def __repr__(self) -> str:
+        parts = {"inputs": [each.name for each in self.inputs or ()]}
+        parts["parameters"] = [name.removeprefix("parameter ") for name in self.constants()]
+        about = [f"on {self.group}", *(f"{kind} {', '.join(names)}" for kind, names in parts.items() if names)]
+        return f"<{self.title} {'; '.join(about)}>"
+
     def _repr_html_(self) -> str:
         """Group, components, constraint and parameters, for a notebook."""
         n, m, k = self.group.dim, self.constraints, self.holonomic_constraints
@@ -1197,7 +1203,7 @@ FUNCTIONS = ("lagrangian", "constraint", "drift", "force", "holonomic")
 
 
 @register_system(FUNCTIONS, ("group", "inputs", "names"))
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class System(MechanicalSystem):
     """A mechanical system (Q, L, D) of your own: configurations, Lagrangian and constraint as functions written in JAX.
 
@@ -1299,7 +1305,7 @@ class System(MechanicalSystem):
 
 
 @register_system(FUNCTIONS, ("group", "inputs", "names"))
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NonlinearSystem(System):
     """A system of your own whose constraint phi(t, g, xi) = 0 is not linear in the velocity; else as `System`.
 
@@ -1401,7 +1407,7 @@ def _force(t: Scalar, g: Element, xi: Array, u: Controls, p: dict[str, Any]) -> 
 
 
 @register_system(("field",), ("group",))
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class VectorField(MechanicalSystem):
     """A first-order equation g' = g X on a group, X = `field(t, g, p)` in the algebra (retraction-maps, section III C).
 
