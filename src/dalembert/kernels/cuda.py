@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,7 @@ from .ir import (
     Value,
     find_look,
     free_values,
+    used_values,
 )
 from .lowering import find_late
 from .problem import ABI, COUNT_ARGUMENTS, POINTER_ARGUMENTS, Buffers, Layout, Problem, make_layout
@@ -106,6 +109,7 @@ class CEmitter:
         self.functions: dict[Function, str] = {}
         used = [value for function in program.functions for value in free_values(function, program.setup)]
         self.free = {value: place for place, value in enumerate(dict.fromkeys(used))}
+        self.reads = Counter(used_values(program.setup) + used_values(program.advance) + used_values(program.observe))
         self.look = find_look(program)
         if layout.streams and layout.streams.kept:
             self.look = None
@@ -113,6 +117,14 @@ class CEmitter:
 
     def put(self, text: str) -> None:
         self.lines.append("  " * self.indent + text)
+
+    @contextmanager
+    def braces(self, opening: str) -> Iterator[None]:
+        self.put(f"{opening} {{")
+        self.indent += 1
+        yield
+        self.indent -= 1
+        self.put("}")
 
     def fresh(self) -> str:
         self.count += 1
@@ -178,13 +190,10 @@ class CEmitter:
         """Whether the numbers of a step are finite: those that it must look at, and all where a run is repeated."""
         answer = self.fresh()
         self.put(f"bool {answer} = {are_finite([self.name(term) for term in look.terms])};")
-        self.put("if (checked) {")
-        self.indent += 1
-        for value in (*look.sums, look.answer):
-            self.define(value, self.operation(value))
-        self.put(f"{answer} = {self.names[look.answer]};")
-        self.indent -= 1
-        self.put("}")
+        with self.braces("if (checked)"):
+            for value in (*look.sums, look.answer):
+                self.define(value, self.operation(value))
+            self.put(f"{answer} = {self.names[look.answer]};")
         self.names[look.answer] = answer
 
     def finish(self, look: Look, state: Sequence[str]) -> None:
@@ -195,20 +204,14 @@ class CEmitter:
         """
         new, chosen = self.program.next_state, look.chosen
         rest = [i for i in range(len(new)) if i not in chosen]
-        self.put(f"if (!{self.name(look.condition)}) {{")
-        self.indent += 1
-        self.put("if (!checked) { checked = true; goto again; }")
-        self.assign([state[i] for i in rest], [new[i] for i in rest])
-        self.put("continue;")
-        self.indent -= 1
-        self.put("}")
+        with self.braces(f"if (!{self.name(look.condition)})"):
+            self.put("if (!checked) { checked = true; goto again; }")
+            self.assign([state[i] for i in rest], [new[i] for i in rest])
+            self.put("continue;")
         if self.late:
-            self.put("if (checked || k + 1 == every) {")
-            self.indent += 1
-            self.statements([each for each in self.program.advance.statements if each in self.late])
-            self.assign([state[i] for i in look.held], [new[i].args[1] for i in look.held])
-            self.indent -= 1
-            self.put("}")
+            with self.braces("if (checked || k + 1 == every)"):
+                self.statements([each for each in self.program.advance.statements if each in self.late])
+                self.assign([state[i] for i in look.held], [new[i].args[1] for i in look.held])
         read = [i for i in range(len(new)) if not (self.late and i in look.held)]
         self.assign([state[i] for i in read], [new[i].args[1] if i in chosen else new[i] for i in read])
 
@@ -230,11 +233,8 @@ class CEmitter:
 
     def repeat(self, repeat: Repeat) -> None:
         counter = self.names[repeat.counter] = self.fresh()
-        self.put(f"for (word {counter} = {repeat.first}; {counter} < {repeat.last}; ++{counter}) {{")
-        self.indent += 1
-        self.block(repeat.body)
-        self.indent -= 1
-        self.put("}")
+        with self.braces(f"for (word {counter} = {repeat.first}; {counter} < {repeat.last}; ++{counter})"):
+            self.block(repeat.body)
 
     def operation(self, value: Value) -> str:
         counter = value.args[0] if value.args else None
@@ -244,34 +244,30 @@ class CEmitter:
         if value.op == "select":
             return f"{args[0]} ? {args[1]} : {args[2]}"
         if value.op == "div" and value.type == F64 and value.args[0].op == "const" and value.args[0].data == 1.0:
-            return f"reciprocal({args[1]})"
+            root = value.args[1]
+            shared = root.op == "sqrt" and root.block is value.block and self.reads[root] == 1
+            return f"inverse_root({self.name(root.args[0])})" if shared else f"reciprocal({args[1]})"
         return _C_FORMS[value.type][value.op].format(*args)
 
     def loop(self, loop: Loop) -> None:
         variables = self.variables(loop.params, [self.name(value) for value in loop.initial])
         self.names.update(zip(loop.results, variables, strict=True))
-        self.put("for (;;) {")
-        self.indent += 1
-        self.block(loop.test)
-        self.put(f"if (!{self.name(loop.condition)}) break;")
-        self.block(loop.body)
-        self.assign(variables, loop.next_values)
-        self.indent -= 1
-        self.put("}")
+        with self.braces("for (;;)"):
+            self.block(loop.test)
+            self.put(f"if (!{self.name(loop.condition)}) break;")
+            self.block(loop.body)
+            self.assign(variables, loop.next_values)
 
     def branch(self, branch: Branch) -> None:
         results = self.variables(branch.results)
         for opening, block, values in (
-            (f"if ({self.name(branch.condition)}) {{", branch.then, branch.then_values),
-            ("} else {", branch.other, branch.other_values),
+            (f"if ({self.name(branch.condition)})", branch.then, branch.then_values),
+            ("else", branch.other, branch.other_values),
         ):
-            self.put(opening)
-            self.indent += 1
-            self.block(block)
-            for result, value in zip(results, values, strict=True):
-                self.put(f"{result} = {self.name(value)};")
-            self.indent -= 1
-        self.put("}")
+            with self.braces(opening):
+                self.block(block)
+                for result, value in zip(results, values, strict=True):
+                    self.put(f"{result} = {self.name(value)};")
 
     def call(self, call: Call) -> None:
         """Arguments and results go through arrays of words."""
@@ -378,57 +374,47 @@ class CEmitter:
 
     def kernel(self) -> str:
         program = self.program
-        const = {"shared", "varying", "controls"}
-        words = {each: "const word" if each in const else "word" for each in POINTER_ARGUMENTS}
+        words = {each: "word" if each in ("state", "records") else "const word" for each in POINTER_ARGUMENTS}
         pointers = ", ".join(f"{word} *__restrict__ {each}" for each, word in words.items())
         head = f"KERNEL run({pointers}, {', '.join(f'word {each}' for each in COUNT_ARGUMENTS)}) {{"
         routines = "".join(map(self.routine, program.functions))
-        self.put("for (word lane = FIRST_LANE; lane < end; lane += LANE_STEP) {")
-        self.indent += 1
-        self.put(f"double memory[{max(1, program.memory)}];")
-        if self.look:
-            self.put("bool checked = false;")
-            self.put("again:;")
-        self.inputs()
-        self.arrays()
-        places = [f"state[{row} * stride + lane]" for row in range(len(program.state))]
-        if self.layout.start is not None:
-            places = self.in_place("state", self.layout.start)
-        initial = [self.load(value, place) for value, place in zip(program.state, places, strict=True)]
-        state = self.variables(program.state, initial)
-        self.names.update(zip(program.observed, state, strict=True))
-        if self.look:
-            self.put(f"checked = checked || {self.failed_before()};")
-        self.block(program.setup)
-        if self.functions:
-            self.put(f"word free_values[{max(1, len(self.free))}];")
-        for value, place in self.free.items():
-            self.store(f"free_values[{place}]", value, self.name(value))
-        self.put("for (word save = first; save < last; ++save) {")
-        self.indent += 1
-        self.put("for (word k = 0; k < every; ++k) {")
-        self.indent += 1
-        self.controls()
-        self.block(program.advance)
-        self.keep_row()
-        if self.look:
-            self.finish(self.look, state)
-        else:
-            self.assign(state, program.next_state)
-        self.indent -= 1
-        self.put("}")
-        self.block(program.observe)
-        self.record()
-        self.indent -= 1
-        self.put("}")
-        if self.look:
-            good = are_finite([state[place] for place in self.look.places])
-            self.put(f"if (!checked && !({good})) {{ checked = true; goto again; }}")
-        written = zip(program.state, state, strict=True) if self.layout.start is None else ()
-        for row, (value, name) in enumerate(written):
-            self.store(f"state[{row} * stride + lane]", value, name)
-        self.indent -= 1
-        self.put("}")
+        with self.braces("for (word lane = FIRST_LANE; lane < end; lane += LANE_STEP)"):
+            self.put(f"double memory[{max(1, program.memory)}];")
+            if self.look:
+                self.put("bool checked = false;")
+                self.put("again:;")
+            self.inputs()
+            self.arrays()
+            places = [f"state[{row} * stride + lane]" for row in range(len(program.state))]
+            if self.layout.start is not None:
+                places = self.in_place("state", self.layout.start)
+            initial = [self.load(value, place) for value, place in zip(program.state, places, strict=True)]
+            state = self.variables(program.state, initial)
+            self.names.update(zip(program.observed, state, strict=True))
+            if self.look:
+                self.put(f"checked = checked || {self.failed_before()};")
+            self.block(program.setup)
+            if self.functions:
+                self.put(f"word free_values[{max(1, len(self.free))}];")
+            for value, place in self.free.items():
+                self.store(f"free_values[{place}]", value, self.name(value))
+            with self.braces("for (word save = first; save < last; ++save)"):
+                with self.braces("for (word k = 0; k < every; ++k)"):
+                    self.controls()
+                    self.block(program.advance)
+                    self.keep_row()
+                    if self.look:
+                        self.finish(self.look, state)
+                    else:
+                        self.assign(state, program.next_state)
+                self.block(program.observe)
+                self.record()
+            if self.look:
+                good = are_finite([state[place] for place in self.look.places])
+                self.put(f"if (!checked && !({good})) {{ checked = true; goto again; }}")
+            written = zip(program.state, state, strict=True) if self.layout.start is None else ()
+            for row, (value, name) in enumerate(written):
+                self.store(f"state[{row} * stride + lane]", value, name)
         return routines + "\n".join([head, *self.lines, "}", ""])
 
 

@@ -9,6 +9,7 @@ typedef long long word;
 HELPER word bits(double x) { return __double_as_longlong(x); }
 HELPER double unbits(word n) { return __longlong_as_double(n); }
 HELPER double reciprocal(double x) { return __drcp_rn(x); }
+HELPER double guess_inverse_root(double x) { asm("rsqrt.approx.ftz.f64 %0, %0;" : "+d"(x)); return x; }
 #else
 #include <math.h>
 #include <string.h>
@@ -20,7 +21,20 @@ HELPER double reciprocal(double x) { return __drcp_rn(x); }
 HELPER word bits(double x) { word n; memcpy(&n, &x, 8); return n; }
 HELPER double unbits(word n) { double x; memcpy(&x, &n, 8); return x; }
 HELPER double reciprocal(double x) { return 1.0 / x; }
+HELPER double guess_inverse_root(double x) { return unbits(bits(1.0 / sqrt(x)) & ~0xffffffffLL); }
 #endif
+/* 1/sqrt(x), root and quotient each rounded correctly, from y within an ulp (proof: tests/kernels/test_roots.py). */
+HELPER double round_inverse_root(double x, double y) {
+  const double near = x * y, half = unbits(bits(y) - 0x0010000000000000LL);
+  const double root = fma(fma(-near, near, x), half, near), e = fma(-root, y, 1.0);
+  return fma(fma(e, unbits(bits(e) | 1), e), y, y);
+}
+ROUTINE double plain_inverse_root(double x) { return reciprocal(sqrt(x)); }
+HELPER double inverse_root(double x) {
+  if ((unsigned)(bits(x) >> 32) - 0x14300000u >= 0x57800000u) return plain_inverse_root(x);
+  const double guess = guess_inverse_root(x), off = fma(-x, guess * guess, 1.0);
+  return round_inverse_root(x, fma(fma(off, 0.375, 0.5), off * guess, guess));
+}
 HELPER double lesser(double a, double b) { return a < b || a != a ? a : b; }
 HELPER double greater(double a, double b) { return a > b || a != a ? a : b; }
 HELPER word to_word(double x) {
