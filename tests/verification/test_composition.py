@@ -13,7 +13,7 @@ import pytest
 from registry import case, gap
 
 import dalembert as da
-from dalembert.integrators.composition import HALVES, coefficients
+from dalembert.integrators.composition import HALVES, scheme_coefficients
 
 
 def transmission():
@@ -91,7 +91,7 @@ def test_other_bases(base):
 def test_the_order_conditions():
     """sum gamma = 1 and sum gamma^(p+1) = 0 for p = 2, 4, ... below the order; symmetric."""
     for scheme, (order, _) in HALVES.items():
-        gamma = np.array(coefficients(scheme))
+        gamma = np.array(scheme_coefficients(scheme))
         np.testing.assert_array_equal(gamma, gamma[::-1])
         assert sum(gamma) == pytest.approx(1.0, abs=1e-15)
         for power in range(3, order, 2):

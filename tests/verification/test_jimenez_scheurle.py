@@ -19,7 +19,7 @@ from dalembert.analysis.order import (
     ExactConstraint,
     consistency_order,
     constraint_order,
-    exact_motion,
+    exact_flow,
     solve_shooting,
 )
 
@@ -370,7 +370,7 @@ def test_the_exact_discrete_constraint_has_a_slope():
 
 def test_the_exact_motion_by_its_series():
     system, state = rn.particle()
-    q, v = jax.jit(lambda: exact_motion(system, 0.0, state.g, state.xi, 1.0, 2))()
+    q, v = jax.jit(lambda: exact_flow(system, 0.0, state.g, state.xi, 1.0, 2))()
     expected = da.models.exact_particle(1.0, state.g, state.xi)
     np.testing.assert_allclose(q, expected[0], atol=1e-14)
     np.testing.assert_allclose(v, expected[1], atol=1e-14)

@@ -162,7 +162,7 @@ def test_setup_satisfies_the_discrete_equation():
         s, x, y, _ = SETUP(b, h)
         assert abs(x * x - 2 * b.E1 * x + 2 * y + s * s * b.C) < 1e-12
         assert abs(y * y - 2 * b.E2 * y + 2 * b.E3 * x + s * s * b.H2) < 1e-12
-        new, turn = (np.asarray(part) for part in free.turn(STEP(b, h), jnp.asarray(m)))
+        new, turn = (np.asarray(part) for part in free.advance_body(STEP(b, h), jnp.asarray(m)))
         q0, q = turn[0] / np.linalg.norm(turn), turn[1:] / np.linalg.norm(turn)
         assert np.abs(s * m - 2 * q0 * inertia * q - 2 * np.cross(q, inertia * q)).max() < 1e-12
         assert np.abs(s * new - 2 * q0 * inertia * q + 2 * np.cross(q, inertia * q)).max() < 1e-12
@@ -444,7 +444,7 @@ def test_a_step_solves_the_moser_veselov_equation_or_fails(order, variant):
             s = free.truncated_scale(body, h, order)
         elif order > 2:
             moments = 1 / jnp.diag(free.modified_body(body, m, h, order).inverse)
-        new, turn = free.turn(step, m)
+        new, turn = free.advance_body(step, m)
         q = turn / jnp.linalg.norm(turn)
         along, across = 2 * q[0] * moments * q[1:], 2 * jnp.cross(q[1:], moments * q[1:])
         gaps = jnp.linalg.norm(s * m - along - across) + jnp.linalg.norm(s * new - along + across)

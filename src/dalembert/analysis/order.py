@@ -151,12 +151,12 @@ def _exact_motions(
     reactions = _reactions(system, states)
     place = {float(moment): k for k, moment in enumerate(wanted)}
 
-    def exact_motion(run: Run) -> ExactMotion:
+    def exact_flow(run: Run) -> ExactMotion:
         rows = {name: np.array([place[float(x)] for x in moments(run, lag)]) for name, lag in stamps.items()}
         chosen = jax.tree.map(lambda leaf: leaf[rows["multipliers"]], states)
         return chosen, {name: reactions[row] for name, row in rows.items()}
 
-    return [exact_motion(run) for run in runs]
+    return [exact_flow(run) for run in runs]
 
 
 @jax.jit
@@ -286,7 +286,7 @@ def choose_pieces(run: Callable[[int], Any], tolerance: float = 1e-14, limit: in
     raise NumericalFailure(f"{2 * limit} pieces of order {2 * STAGES} do not resolve the motion: take a shorter time")
 
 
-def exact_motion(
+def exact_flow(
     system: MechanicalSystem, t: Scalar, g: Element, xi: Array, h: Scalar, pieces: ArrayLike
 ) -> tuple[Any, Array]:
     """(g, xi) after a time h of the motion, to round-off."""
@@ -317,7 +317,7 @@ def solve_shooting(
         return rows, solve(system.metric(t, g0, x[:n]), rows.T)
 
     def equations(x: Array) -> Array:
-        end, _ = exact_motion(system, t, g0, x[:n], h, pieces)
+        end, _ = exact_flow(system, t, g0, x[:n], h, pieces)
         miss = group.log(group.compose(group.inverse(end), g1)) / h
         return jnp.concatenate([miss - along(x)[1] @ x[n:], system.residual(t, g0, x[:n])])
 
@@ -347,7 +347,7 @@ def exact_constraint(system: MechanicalSystem, state: State, h: float) -> ExactC
 
     The motion takes as many pieces as it needs from `state` for a step h.
     """
-    run = jax.jit(lambda pieces: exact_motion(system, state.t, state.g, state.xi, h, pieces)[1])
+    run = jax.jit(lambda pieces: exact_flow(system, state.t, state.g, state.xi, h, pieces)[1])
     return ExactConstraint(choose_pieces(run))
 
 
@@ -366,7 +366,7 @@ def _distance(
     pair: Discretisation, pieces: int, system: MechanicalSystem, state: State, h: Scalar
 ) -> tuple[Array, Array]:
     group, t = system.group, state.t
-    end, xi = exact_motion(system, t, state.g, state.xi, h, pieces)
+    end, xi = exact_flow(system, t, state.g, state.xi, h, pieces)
     metric = system.metric(t + h, end, xi)
     zero = jnp.zeros(group.dim)
 
@@ -450,5 +450,5 @@ def consistency_order(
 @partial(jax.jit, static_argnums=3)
 def _exact(system: MechanicalSystem, state: State, t: Scalar, pieces: int) -> tuple[Any, Array, Array]:
     """(g, xi, l) of the motion from `state` at time t."""
-    g, xi = exact_motion(system, state.t, state.g, state.xi, t - state.t, pieces)
+    g, xi = exact_flow(system, state.t, state.g, state.xi, t - state.t, pieces)
     return g, xi, system.multipliers(t, g, xi)

@@ -285,7 +285,7 @@ def _elementary(name: str, terms: int, exact: bool, *args: Laurent) -> Laurent:
 MAX_LOST_ORDERS = 12  # that divisions by h may cost before an expansion is given up
 
 
-class SeriesLowering(Lowering):
+class FieldLowering(Lowering):
     """The lowering of `kernels` over a jaxpr, with numbers of a field in place of a program's values."""
 
     builder: Any
@@ -410,7 +410,7 @@ def expand(function: Callable[[Any], Any], order: int, *, exact: bool = False) -
     def evaluate(terms: int) -> Any:
         field = LaurentField(terms, exact)
         step: Any = FieldValue(F64, field.h)
-        return SeriesLowering(field).tree(function, rules.pack_values([step], ()))
+        return FieldLowering(field).tree(function, rules.pack_values([step], ()))
 
     return coefficients_to_order(order, evaluate, exact)
 
@@ -452,7 +452,7 @@ def flow_series(
 
     def evaluate(terms: int) -> Any:
         field = LaurentField(terms, exact)
-        lowering = SeriesLowering(field)
+        lowering = FieldLowering(field)
         begin, structure = jax.tree.flatten((state.g, state.xi))
         first = [lowering.constant(leaf) for leaf in begin]
         time = rules.map_elements(lambda t: FieldValue(F64, field.sum(t.data, field.h)), lowering.constant(state.t))

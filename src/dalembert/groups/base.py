@@ -632,14 +632,14 @@ def transpose(linear: Callable[[Array], Array], covector: Covector) -> Covector:
     return value
 
 
-def columns(linear: Callable[[Array], Array], dim: int) -> LinearMap:
+def matrix_of(linear: Callable[[Array], Array], dim: int) -> LinearMap:
     """The matrix of a linear map on vectors of length dim."""
     return jnp.asarray(jax.vmap(linear, out_axes=1)(jnp.eye(dim)))
 
 
 def solve_linear(linear: Callable[[Array], Array], value: Velocity) -> Velocity:
     """The x with linear(x) = value; by LAPACK above dimension 6, where unrolled elimination takes long to compile."""
-    matrix = columns(linear, len(value))
+    matrix = matrix_of(linear, len(value))
     return solve(matrix, value) if len(value) <= UNROLLED else jnp.linalg.solve(matrix, value)
 
 

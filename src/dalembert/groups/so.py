@@ -17,7 +17,7 @@ from ..errors import InvalidInput
 from ..kernels import compile_function
 from ..numerics import TOLERANCE, direction, parse, solve
 from ..numerics.types import Angles, Covector, FourVector, Matrix, Number, Scalar, Vector, Velocity
-from .base import Group, MatrixGroup, columns
+from .base import Group, MatrixGroup, matrix_of
 from .coordinates import EULER, AlgebraAxis, Numbers, euler_angles, quaternion_square, quaternions, read_rotation
 from .functions import cosc, cotc, exponential, frobenius, sinc, sinc1
 
@@ -77,7 +77,7 @@ class Rotations(MatrixGroup):
 
         def improve(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
             xi, error = state
-            candidate = xi + jnp.linalg.solve(columns(partial(self.dexp, xi), self.dim), error)
+            candidate = xi + jnp.linalg.solve(matrix_of(partial(self.dexp, xi), self.dim), error)
             remaining = defect(candidate)
             better = remaining @ remaining < error @ error
             return jnp.where(better, candidate, xi), jnp.where(better, remaining, error)
@@ -94,7 +94,7 @@ class Rotations(MatrixGroup):
 
     def mean_inverse(self, omega: Velocity, v: Vector) -> Vector:
         """The inverse of `mean` in v."""
-        return solve(columns(partial(self.mean, omega), self.size), v)
+        return solve(matrix_of(partial(self.mean, omega), self.size), v)
 
     def resolvent(self, omega: Velocity) -> Matrix:
         """The matrix (1 - omega/2)^-1."""
@@ -342,10 +342,10 @@ class SO3(Rotations):
 
     def mean(self, omega: Velocity, v: Vector) -> Vector:
         x = omega @ omega
-        return polynomial(omega, cosc(x), sinc1(x), v)
+        return quadratic_in(omega, cosc(x), sinc1(x), v)
 
     def mean_inverse(self, omega: Velocity, v: Vector) -> Vector:
-        return polynomial(omega, -0.5, cotc(omega @ omega), v)
+        return quadratic_in(omega, -0.5, cotc(omega @ omega), v)
 
     def resolvent_fraction(self, omega: Velocity) -> tuple[Array, Array]:
         """(1 + hat(y) + y y^T, 1 + |y|^2) with y = omega/2."""
@@ -372,11 +372,11 @@ class SO3(Rotations):
     def dexp(self, xi: Velocity, eta: Velocity) -> Velocity:
         """1 - (1 - cos t)/t^2 ad + (t - sin t)/t^3 ad^2."""
         x = xi @ xi
-        return polynomial(xi, -cosc(x), sinc1(x), eta)
+        return quadratic_in(xi, -cosc(x), sinc1(x), eta)
 
     def dexp_inverse(self, xi: Velocity, eta: Velocity) -> Velocity:
         """1 + ad/2 + (1 - (t/2) cot(t/2))/t^2 ad^2."""
-        return polynomial(xi, 0.5, cotc(xi @ xi), eta)
+        return quadratic_in(xi, 0.5, cotc(xi @ xi), eta)
 
     def dcayley(self, xi: Velocity, eta: Velocity) -> Velocity:
         """(1 - ad/2)/(1 + |xi|^2/4)."""
@@ -418,7 +418,7 @@ class SO3(Rotations):
         ])  # fmt: skip
 
 
-def polynomial(xi: Velocity, first: Scalar, second: Scalar, eta: Velocity) -> Velocity:
+def quadratic_in(xi: Velocity, first: Scalar, second: Scalar, eta: Velocity) -> Velocity:
     """eta + first xi x eta + second xi x (xi x eta)."""
     turned = jnp.cross(xi, eta)
     return eta + first * turned + second * jnp.cross(xi, turned)

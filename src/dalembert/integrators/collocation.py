@@ -215,7 +215,7 @@ class LobattoCarry(NamedTuple):
     prediction: Prediction  # of the velocities at the stages
 
 
-class Stages(NamedTuple):
+class StageTerms(NamedTuple):
     """l_s + F, l_v(0), l_vv, A and b of the Lagrangian l(s, v) in a chart and its constraint; one row a stage."""
 
     force: Array
@@ -299,7 +299,7 @@ class Lobatto(PhaseMethod):
         weights, nodal = (h * b)[:, None], self.form == "nodes"
         p = system.momentum(carry.t, carry.g, carry.xi)
 
-        def stage(middle: Element, t: Scalar, s: Array, v: Velocity) -> Stages:
+        def stage(middle: Element, t: Scalar, s: Array, v: Velocity) -> StageTerms:
             zero, g = jnp.zeros_like(v), group.compose(middle, tau.tau(group, s))
 
             def lagrangian(s: Array, v: Velocity) -> Array:
@@ -309,9 +309,9 @@ class Lobatto(PhaseMethod):
             metric = chart.T @ system.metric(t, g, zero) @ chart
             force = jax.grad(lagrangian)(s, v) + chart.T @ system.F(t, g, chart @ v, u)
             rest = chart.T @ system.momentum(t, g, zero)
-            return Stages(force, rest, metric, system.A(t, g) @ chart, system.b(t, g))
+            return StageTerms(force, rest, metric, system.A(t, g) @ chart, system.b(t, g))
 
-        def moved(velocities: Array) -> tuple[Array, Element, Array, Array, Array, Stages]:
+        def moved(velocities: Array) -> tuple[Array, Element, Array, Array, Array, StageTerms]:
             """(half the way, middle, p_0 in its chart, W, l, the stages) of a step with these velocities."""
             half = 0.5 * jnp.sum(weights * velocities, axis=0)
             middle = group.compose(carry.g, tau.tau(group, half))
@@ -339,7 +339,9 @@ class Lobatto(PhaseMethod):
         return carry._replace(prediction=Prediction.at(jnp.tile(carry.xi, self.stages)))
 
 
-def _multipliers(at: Stages, tableaux: tuple[Coefficients, ...], start: Array, first: Array | None, h: Scalar) -> Array:
+def _multipliers(
+    at: StageTerms, tableaux: tuple[Coefficients, ...], start: Array, first: Array | None, h: Scalar
+) -> Array:
     """l (stages, m), by a linear system. Where the `first` is given, the others put the momenta p_i on D.
 
     Else those of Jay's method: the means a_ij (A V - b)_j for i > 1 and A v - b at the end vanish.

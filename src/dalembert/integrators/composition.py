@@ -55,7 +55,7 @@ HALVES: dict[str, tuple[int, tuple[float, ...]]] = {
 }  # fmt: skip
 
 
-def coefficients(scheme: str) -> tuple[float, ...]:
+def scheme_coefficients(scheme: str) -> tuple[float, ...]:
     """gamma_1, ..., gamma_s of a symmetric composition: gamma_{s+1-i} = gamma_i, and their sum is 1."""
     require_name("composition", scheme, HALVES)
     half = HALVES[scheme][1]
@@ -95,7 +95,7 @@ class Composition(Integrator):
     carry_is_step_free = self_adjoint = True
 
     def __post_init__(self) -> None:
-        coefficients(self.scheme)
+        scheme_coefficients(self.scheme)
         require_instance("base", self.method, Integrator, "a method, such as Gauss()")
         if not self.method.carry_is_step_free:
             raise InvalidInput(
@@ -127,8 +127,8 @@ class Composition(Integrator):
         adjoint = self.method.adjoint()
         assert adjoint is not None
         if adjoint == self.method:
-            return tuple((self.method, gamma) for gamma in coefficients(self.scheme))
-        return tuple((each, gamma / 2) for gamma in coefficients(self.scheme) for each in (adjoint, self.method))
+            return tuple((self.method, gamma) for gamma in scheme_coefficients(self.scheme))
+        return tuple((each, gamma / 2) for gamma in scheme_coefficients(self.scheme) for each in (adjoint, self.method))
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[CompositionCarry]:
         inner, info = self.method.start(system, state, h, u)

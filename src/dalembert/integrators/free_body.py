@@ -40,7 +40,7 @@ MAX_SHAPE_PANEL, REGULAR = 0.75, 1e-2  # of a panel of a quadrature, in periods/
 PAIRS = ((0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2))
 
 
-def principal_axes(inertia: Matrix3) -> Matrix3:
+def principal_frame(inertia: Matrix3) -> Matrix3:
     """A rotation R with R^T I R diagonal, by Jacobi's method: the identity, and the given order, for a diagonal tensor.
 
     It is a constant for derivatives: what is computed with it must not depend on the choice of axes.
@@ -258,7 +258,7 @@ def _stable_diagonal(b: Body, x: Array, y: Array, n: Array) -> tuple[Array, Arra
 
 
 @jax.custom_jvp
-def turn(step: Step, m: Vector3) -> tuple[Vector3, Quaternion]:
+def advance_body(step: Step, m: Vector3) -> tuple[Vector3, Quaternion]:
     """(m', Q): the momentum after a step and a multiple of the quaternion that the body turns by."""
     first, second, third = m[0], m[1], m[2]
     products = jnp.stack([second * third, third * first, first * second])
@@ -269,7 +269,7 @@ def turn(step: Step, m: Vector3) -> tuple[Vector3, Quaternion]:
 
 
 def turn_tensorial(step: Step, m: Array) -> tuple[Array, Array]:
-    """`turn` with tensors in place of their diagonals."""
+    """`advance_body` with tensors in place of their diagonals."""
     adj, push, inverse, a, f = step.tensors
     P = m + (adj @ m + push @ jnp.cross(m, inverse @ m))
     new = P * jnp.sqrt((step.C + REGULARISATION) / (P @ P + REGULARISATION))
@@ -278,9 +278,9 @@ def turn_tensorial(step: Step, m: Array) -> tuple[Array, Array]:
     return new, jnp.concatenate([(step.rest + a * (w @ Lw))[None], f * Lw])
 
 
-@turn.defjvp
+@advance_body.defjvp
 def _turn_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    return turn(*primals), jax.jvp(turn_tensorial, primals, tangents)[1]
+    return advance_body(*primals), jax.jvp(turn_tensorial, primals, tangents)[1]
 
 
 def taylor_coefficients(point: Array, coefficients: Array, dt: Scalar, terms: int = SERIES_ORDER) -> Array:
@@ -316,7 +316,7 @@ def _move(inertia: Matrix3, m: Vector3, g: Matrix3, scale: Callable[[Body], Arra
     b = body_on_level(inertia, m)
     s, x, y, B = scale(b)
     s = jnp.where(jnp.abs(s) < 1e-100, 1e-100, s)
-    new, q = turn(step_constants(b, Scale(s, x + 0.5 * b.H * 1e-200, y, jnp.asarray(True))), m)
+    new, q = advance_body(step_constants(b, Scale(s, x + 0.5 * b.H * 1e-200, y, jnp.asarray(True))), m)
     return new, g @ rotation_matrix(unit_multiple(quaternion_product(rotation_about(m, b.C, -B), q)))
 
 
@@ -649,7 +649,7 @@ def map_constants(inertia: Array, m: Array, h: Scalar, order: int, variant: str)
     scale = discrete_scale(b, h)
     step = step_constants(b, scale)
     # Long steps may modify the moments to such as no body has: then the equation itself is the judge.
-    q = unit_multiple(turn(step, m)[1])
+    q = unit_multiple(advance_body(step, m)[1])
     Iq = q[1:] / jnp.diag(b.inverse)
     gap = h * m - 2.0 * (q[0] * Iq + jnp.cross(q[1:], Iq))
     solved = gap @ gap <= 1e-20 * h * h * b.C

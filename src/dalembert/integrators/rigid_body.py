@@ -19,14 +19,14 @@ from ..numerics.types import Array, Controls, Scalar
 from . import free_body as free
 from . import properties
 from .base import EXACT, NOT_CONVERGED, OK, Claims, Integrator, Prediction, Result, StepInfo
-from .composition import coefficients
+from .composition import scheme_coefficients
 from .euler_poincare_suslov import EulerPoincareSuslov
 from .polhode import Polhode, on_level
 from .registry import register
 
 MOSER_VESELOV_ORDERS = (2, 4, 6, 8, 10, "exact")
 VARIANTS = ("moments", "scaled")
-SUZUKI_STAGES = {2: (1.0,), 4: coefficients("suzuki-4")}
+SUZUKI_STAGES = {2: (1.0,), 4: scheme_coefficients("suzuki-4")}
 RATTLE_ORDERS = (2, 4, 6, 8)
 ENTRIES = np.array([0, 1, 2, 0, 0, 1]), np.array([0, 1, 2, 1, 2, 2])  # of a symmetric matrix: (11, 22, 33, 12, 13, 23)
 SYMMETRIC = np.array([[0, 3, 4], [3, 1, 5], [4, 5, 2]])  # where these stand in the matrix
@@ -96,7 +96,7 @@ class DiscreteMoserVeselov(Integrator):
     def start(self, system: InvariantSystem, state: State, h: Scalar, u: Controls = None) -> Result[Any]:
         if not system.group.is_rotation_group(3):
             return METHOD_ON_SO_N.start(system, state, h, u)
-        axes = free.principal_axes(system.inertia)
+        axes = free.principal_frame(system.inertia)
         inertia, m = axes.T @ system.inertia @ axes, axes.T @ state.momentum
         if isinstance(self.order, str):
             g = state.g @ axes
@@ -112,7 +112,7 @@ class DiscreteMoserVeselov(Integrator):
         after = carry._replace(t=carry.t + h, steps=carry.steps + 1.0)
         if isinstance(carry, ExactCarry):
             return after, StepInfo.explicit()
-        m, turn = free.turn(carry.step, carry.m)
+        m, turn = free.advance_body(carry.step, carry.m)
         return after._replace(q=free.unit_multiple(free.quaternion_product(carry.q, turn)), m=m), StepInfo.explicit()
 
     def observe(self, system: InvariantSystem, carry: Any, h: Scalar) -> State:
@@ -209,7 +209,7 @@ class _Splitting(Integrator):
     carry_is_step_free = self_adjoint = True
 
     def start(self, system: InvariantSystem, state: State, h: Scalar, u: Controls = None) -> Result[SplittingCarry]:
-        axes = free.principal_axes(system.inertia)
+        axes = free.principal_frame(system.inertia)
         m, q = axes.T @ state.momentum, free.quaternion(state.g @ axes)
         return SplittingCarry(state.t, q, m, axes), StepInfo.explicit()
 

@@ -55,7 +55,7 @@ MAX_DEPTH = 16
 
 
 @dataclass(frozen=True)
-class Kind:
+class ValueKind:
     """What a key of a configuration may hold: a test, its words in a message, and the names if these are few."""
 
     words: str
@@ -89,26 +89,28 @@ def _is_duration(value: Any) -> bool:
     return whole and all(before < after for before, after in itertools.pairwise(pair))
 
 
-ANYTHING = Kind("numbers, text, true or false, lists, tables", lambda value: True)
-TEXT = Kind('text, such as "name"', lambda value: isinstance(value, str))
-FLAG = Kind("true or false", lambda value: isinstance(value, bool))
-WHOLE = Kind("a whole number", _is_whole)
-COUNT = Kind("a whole number of at least 1", lambda value: _is_whole(value) and value > 0)
-NUMBER = Kind("a finite number", lambda value: _shape(value) == ())
-STEP = Kind(
+ANYTHING = ValueKind("numbers, text, true or false, lists, tables", lambda value: True)
+TEXT = ValueKind('text, such as "name"', lambda value: isinstance(value, str))
+FLAG = ValueKind("true or false", lambda value: isinstance(value, bool))
+WHOLE = ValueKind("a whole number", _is_whole)
+COUNT = ValueKind("a whole number of at least 1", lambda value: _is_whole(value) and value > 0)
+NUMBER = ValueKind("a finite number", lambda value: _shape(value) == ())
+STEP = ValueKind(
     "any finite number but 0 (negative steps go back in time)", lambda value: value != 0 and _shape(value) == ()
 )
-ARRAY = Kind("a number, or numbers in rows of one length (not ragged)", lambda value: _shape(value) is not None)
-VECTOR = Kind("a list of numbers", lambda value: len(_shape(value) or ()) == 1)
-POINT = Kind("a list of numbers, or a table of coordinates", lambda value: isinstance(value, list | dict))
-DURATION = Kind("a positive number, or [shortest, longest] with 0 < shortest < longest", _is_duration)
-WORDS = Kind('a list of names, such as ["x", "y"]', lambda v: isinstance(v, list) and all(map(TEXT.accepts, v)))
-INDEX = Kind("a whole number, or a list of these", lambda v: _is_whole(*v) if isinstance(v, list) else _is_whole(v))
+ARRAY = ValueKind("a number, or numbers in rows of one length (not ragged)", lambda value: _shape(value) is not None)
+VECTOR = ValueKind("a list of numbers", lambda value: len(_shape(value) or ()) == 1)
+POINT = ValueKind("a list of numbers, or a table of coordinates", lambda value: isinstance(value, list | dict))
+DURATION = ValueKind("a positive number, or [shortest, longest] with 0 < shortest < longest", _is_duration)
+WORDS = ValueKind('a list of names, such as ["x", "y"]', lambda v: isinstance(v, list) and all(map(TEXT.accepts, v)))
+INDEX = ValueKind(
+    "a whole number, or a list of these", lambda v: _is_whole(*v) if isinstance(v, list) else _is_whole(v)
+)
 BACKEND, QUANTITY, DIRECTION, LOSS, SEARCH = (
-    Kind(f"one of {', '.join(names)}", TEXT.accepts, names)
+    ValueKind(f"one of {', '.join(names)}", TEXT.accepts, names)
     for names in (simulation.BACKENDS, simulation.QUANTITIES, EVENT_DIRECTIONS, LOSSES, SEARCHES)
 )
-SCHEMA: dict[str, dict[str, Kind]] = {
+SCHEMA: dict[str, dict[str, ValueKind]] = {
     "system": {"name": TEXT, "python": TEXT},  # and the parameters of the model, see `parameter_kinds`
     "method": {"name": TEXT},
     "initial": {"configuration": POINT, "velocity": VECTOR, "momentum": VECTOR},
@@ -132,7 +134,7 @@ SCHEMA: dict[str, dict[str, Kind]] = {
 _type_hints = lru_cache(maxsize=512)(get_type_hints)
 
 
-def parameter_kinds(entry: Model | Method) -> dict[str, Kind]:
+def parameter_kinds(entry: Model | Method) -> dict[str, ValueKind]:
     """The kinds of the parameters of a model, or of the options of a method, from the annotations of what builds it."""
     try:
         hints = _type_hints(entry.build)
@@ -446,7 +448,7 @@ def _with_plan(given: dict[str, Any]) -> dict[str, Any]:
     return {"initial": {}, "run": {"step": longest / task["steps"], "steps": task["steps"]}} | given
 
 
-def _require_keys(section: str, given: Section, kinds: Mapping[str, Kind] | None = None) -> None:
+def _require_keys(section: str, given: Section, kinds: Mapping[str, ValueKind] | None = None) -> None:
     """Refuse keys that a section does not have, and values of another kind."""
     known = SCHEMA[section] | dict(kinds or {})
     for key, value in given.items():

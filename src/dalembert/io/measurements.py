@@ -81,7 +81,7 @@ class Experiment:
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedQuantity:
     """A coordinate or a rate of a system by its place, or xi: (system, state) -> number."""
 
     place: int | None
@@ -179,7 +179,9 @@ def read_measures(given: Experiment, system: MechanicalSystem) -> tuple[tuple[Me
         if name in given.observables:
             function: Any = canonical(given.observables[name])
         elif name in observed or name in STARTS:
-            function = None if name == "configuration" else Named(observed.index(name) if name in observed else None)
+            function = (
+                None if name == "configuration" else NamedQuantity(observed.index(name) if name in observed else None)
+            )
         else:
             raise UnknownName("measurement", name, (*STARTS, *observed, *given.observables))
         try:

@@ -79,7 +79,7 @@ class Joint(NamedTuple):
     by: Callable[..., Any] | None = None  # its coordinate as a function of theirs; None: the sum with their ratios
 
 
-class Loop(NamedTuple):
+class ClosedLoop(NamedTuple):
     """A joint between two bodies that hang elsewhere already; `keeps` are the numbers of its equations."""
 
     name: str
@@ -100,7 +100,7 @@ class Contact(NamedTuple):
     height: bool
 
 
-class Part(NamedTuple):
+class ForceElement(NamedTuple):
     """A spring between two points, or an input: a motor of a joint, a thrust, a torque."""
 
     name: str
@@ -117,9 +117,9 @@ class Parts:
     name: str
     bodies: tuple[str, ...]
     joints: tuple[Joint, ...]  # one for each body, in an order in which parents come first
-    loops: tuple[Loop, ...]
+    loops: tuple[ClosedLoop, ...]
     contacts: tuple[Contact, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[ForceElement, ...]
     group: Group
     terrain: Callable[..., Array] | None = None
     shapes: tuple[str, ...] = ()  # of each body: box, cylinder, ball, inertia; none of a carrier
@@ -362,7 +362,7 @@ class Energy:
         return total
 
 
-def _gap(parts: Parts, poses: list[Pose], p: Any, part: Part) -> Array:
+def _gap(parts: Parts, poses: list[Pose], p: Any, part: ForceElement) -> Array:
     """From the second end of a spring to its first."""
     own = p["springs"][part.name]
     ends = [_vector(own[side]) for side in ("start", "end")]
@@ -1407,18 +1407,20 @@ class Mechanism:
             for rows in [tuple(range(len(ROLLING_NAMES[use.kind])))]
         )
         closed = tuple(
-            Loop(link.name, link.kind, place[link.parent], place[link.child], tuple(range(len(LOOP_NAMES[link.kind]))))
+            ClosedLoop(
+                link.name, link.kind, place[link.parent], place[link.child], tuple(range(len(LOOP_NAMES[link.kind])))
+            )
             for link in loops
         )
         acting = [
-            Part(link.name, "joint", place[link.child])
+            ForceElement(link.name, "joint", place[link.child])
             for link in tree.values()
             if {"stiffness", "damping"} & set(link.numbers)
         ]
-        acting += [Part(use.name, "spring", place[use.first], place[use.second]) for use in self._springs]
+        acting += [ForceElement(use.name, "spring", place[use.first], place[use.second]) for use in self._springs]
         for use, _ in self._inputs:
             first = place[self._movable(use.first).child if use.kind == "motor" else use.first]
-            acting.append(Part(use.name, use.kind, first, place[use.second]))
+            acting.append(ForceElement(use.name, use.kind, first, place[use.second]))
         parts = Parts(
             self.name, tuple(bodies), tuple(joints[name] for name in bodies), closed, contacts, tuple(acting), group,
             self.ground, tuple(body.shape for body in self._bodies.values()),

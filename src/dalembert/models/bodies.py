@@ -18,7 +18,7 @@ from ..integrators import free_body, polhode
 from ..mechanics import Input, InvariantSystem, LRSystem, System, inertia_of_mass, mass_tensor, symmetric
 from ..numerics import finite_reals, namespace, positive, vector
 from ..numerics.types import Array, Covector, Element, Scalar
-from .registry import MOMENTS, ROLLING_NAMES, SUSLOV_METHOD, Numbers, Real, Reals, Values, names_of, register
+from .registry import MOMENTS, ROLLING_NAMES, SUSLOV_METHOD, Numbers, Real, Reals, Values, register, with_units
 
 E3 = (0.0, 0.0, 1.0)
 GENERIC = [[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]]
@@ -93,7 +93,7 @@ def exact(inertia: Numbers, momentum: Numbers, t: Numbers, attitude: Any = None)
 
 @jax.jit
 def _motion(tensor: Array, m: Array, g: Array, times: Array) -> tuple[Array, Array]:
-    axes = free_body.principal_axes(tensor)
+    axes = free_body.principal_frame(tensor)
     level = polhode.on_level(jnp.diag(axes.T @ tensor @ axes), axes.T @ m, g @ axes, axes)
     return jax.vmap(lambda t: polhode.at_time(level, t))(times)
 
@@ -266,7 +266,7 @@ def chaplygin_sphere(inertia: Numbers, mass: Real = 1.0, radius: Real = 1.0) -> 
     across = np.zeros((3, 2))
     both = namespace(tensor, mass).block([[tensor, across], [across.T, mass * np.eye(2)]])
     rolling = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, r, 0.0], [-r, 0.0, 0.0]]
-    return LRSystem(SO3() * Euclidean(2), both, subspace=rolling, names=names_of(*ROLLING_NAMES))
+    return LRSystem(SO3() * Euclidean(2), both, subspace=rolling, names=with_units(*ROLLING_NAMES))
 
 
 def conserved_momentum(system: LRSystem, g: Element, momentum: Covector) -> Array:

@@ -15,10 +15,10 @@ from ..groups import Euclidean
 from ..mechanics import State, System
 from ..numerics import finite, not_negative
 from ..numerics.types import Array, Scalar
-from .registry import Numbers, Real, Reals, Values, cached_partial, names_of, positive_vector, register
+from .registry import Numbers, Real, Reals, Values, cached_partial, positive_vector, register, with_units
 
 LEAPFROG = {"name": "leapfrog"}
-NAMES = names_of("x, y, z", "x rate, y rate, z rate")  # all numbers are pure ones
+NAMES = with_units("x, y, z", "x rate, y rate, z rate")  # all numbers are pure ones
 
 
 @register(
@@ -119,7 +119,7 @@ def chaotic_quartic(n: int = 3) -> System:
     coordinates = ["x", *(f"{letter}{k + 1}" for letter in "yz" for k in range(n))]
     return System(
         Euclidean(2 * n + 1), cached_partial(_quartic_lagrangian, n), cached_partial(_quartic_constraint, n),
-        names=names_of(", ".join(coordinates), ", ".join(f"{name} rate" for name in coordinates)),
+        names=with_units(", ".join(coordinates), ", ".join(f"{name} rate" for name in coordinates)),
     )  # fmt: skip
 
 
@@ -163,7 +163,7 @@ def pendulum_cvt(epsilon: Real = 0.0) -> System:
     (epsilon/2) sin(2 xi) with q = (x, y, xi): epsilon breaks the reversibility xi -> -xi of the driving pendulum that
     keeps many methods on the right energy.
     """
-    names, parameters = names_of("x, y, angle", "x rate, y rate, angle rate"), {"epsilon": finite("epsilon", epsilon)}
+    names, parameters = with_units("x, y, angle", "x rate, y rate, angle rate"), {"epsilon": finite("epsilon", epsilon)}
     return System(Euclidean(3), _cvt_lagrangian, _cvt_constraint, parameters=parameters, names=names)
 
 
@@ -202,7 +202,7 @@ def pendulum_chain(
         raise InvalidInput(f"there are {count} masses and {parameters['lengths'].size} lengths; allowed: as many")
     parameters |= {"gravity": not_negative("gravity", gravity)}
     coordinates = [f"{letter}{k + 1}" for k in range(count) for letter in "xyz"[:dimension]]
-    names = names_of(
+    names = with_units(
         ", ".join(f"{name} [m]" for name in coordinates), ", ".join(f"{name} rate [m s-1]" for name in coordinates),
         ", ".join(f"force in rod {k + 1} [N]" for k in range(count)),
     )  # fmt: skip

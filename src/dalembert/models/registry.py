@@ -121,7 +121,7 @@ class Model:
 
 
 @lru_cache
-def names_of(coordinates: str, velocities: str, constraints: str = "") -> Names:
+def with_units(coordinates: str, velocities: str, constraints: str = "") -> Names:
     """The names of a model's things, with their units: "heading [rad], x [m], y [m]"; one object for all calls."""
     given = [[split_unit(each) for each in text.split(",") if each] for text in (coordinates, velocities, constraints)]
     places, rates, loads = (tuple(name for name, _ in own) for own in given)

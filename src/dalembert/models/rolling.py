@@ -30,15 +30,15 @@ from .registry import (
     Values,
     cached_partial,
     downhill_force,
-    names_of,
     positive_vector,
     register,
+    with_units,
 )  # fmt: skip
 
 Pose = tuple[Array, Array]  # the rotation and the place
 Support = Callable[[Array, Any], Array]
 GROUP = SO3() * Euclidean(2)
-ROLLING = names_of(*ROLLING_NAMES, "contact force x [N], contact force y [N]")  # of the plane on the body
+ROLLING = with_units(*ROLLING_NAMES, "contact force x [N], contact force y [N]")  # of the plane on the body
 
 
 @register_system(FUNCTIONS, ("group", "inputs", "names"))

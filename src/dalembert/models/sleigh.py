@@ -24,15 +24,15 @@ from .registry import (
     Reals,
     Values,
     downhill_force,
-    names_of,
     positive_vector,
     register,
+    with_units,
 )  # fmt: skip
 
 Pair = tuple[Array, Array]  # of SE(2) x SE(2)
 LARGEST_DIMENSION = 6  # n of the sleighs on SE(n)
-DISK = names_of(f"{PLACE}, roll [rad]", f"{TWIST}, roll rate [rad s-1]")
-SLEIGHS = names_of(
+DISK = with_units(f"{PLACE}, roll [rad]", f"{TWIST}, roll rate [rad s-1]")
+SLEIGHS = with_units(
     "first heading [rad], first x [m], first y [m], second heading [rad], second x [m], second y [m]",
     "first w [rad s-1], first v1 [m s-1], first v2 [m s-1], second w [rad s-1], second v1 [m s-1], second v2 [m s-1]",
     "first side force [N], second side force [N], hinge force x [N], hinge force y [N]",

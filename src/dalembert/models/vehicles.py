@@ -26,7 +26,7 @@ from ..groups import SE2, SO2, Group
 from ..mechanics import Input, Names, Steered, System, gradient, steered
 from ..numerics import finite, is_traced, not_negative, positive
 from ..numerics.types import Array, Element, Scalar
-from .registry import PLACE, TWIST, Numbers, Real, Reals, Values, cached_partial, names_of, register
+from .registry import PLACE, TWIST, Numbers, Real, Reals, Values, cached_partial, register, with_units
 
 Path = Callable[[Array], Array]
 Formula = Callable[..., Array]
@@ -50,7 +50,7 @@ def unicycle(mass: Real = 1.0, inertia: Real = 1.0, centre: Real = 0.0) -> Syste
     """
     parameters = _sizes(mass=mass, inertia=inertia) | {"centre": finite("centre", centre)}
     motors = {0: Input("turning torque", "N m"), 1: Input("drive force", "N")}
-    names = names_of(PLACE, TWIST, "side force [N]")
+    names = with_units(PLACE, TWIST, "side force [N]")
     return _vehicle(SE2(), _body_lagrangian, _blade, parameters, motors, names)
 
 
@@ -78,7 +78,7 @@ def car(mass: Real = 1.0, inertia: Real = 0.5, length: Real = 1.0, centre: Real 
     parameters |= {"centre": finite("centre", centre)}
     motors = {1: Input("drive force", "N"), 3: Input("steering torque", "N m")}
     loads = "rear side force [N], front side force [N]"
-    names = names_of(f"{PLACE}, steering [rad]", f"{TWIST}, steering rate [rad s-1]", loads)
+    names = with_units(f"{PLACE}, steering [rad]", f"{TWIST}, steering rate [rad s-1]", loads)
     return _vehicle(SE2() * SO2(), _car_lagrangian, _steered_rows, parameters, motors, names)
 
 
@@ -106,7 +106,7 @@ def snakeboard(
     parameters = _sizes(mass=mass, inertia=inertia, rotor=rotor, wheels=wheels, length=length)
     group = SE2() * SO2() * SO2()
     motors = {3: Input("rotor torque", "N m"), 4: Input("wheel torque", "N m")}
-    names = names_of(f"{PLACE}, rotor [rad], wheels [rad]", f"{TWIST}, rotor rate [rad s-1], wheel rate [rad s-1]")
+    names = with_units(f"{PLACE}, rotor [rad], wheels [rad]", f"{TWIST}, rotor rate [rad s-1], wheel rate [rad s-1]")
     return _vehicle(group, _board_lagrangian, _steered_rows, parameters, motors, names)
 
 
@@ -139,7 +139,7 @@ def roller_racer(
     parameters = _sizes(mass=mass, inertia=inertia, rider_inertia=rider_inertia)
     parameters |= {"rider": not_negative("rider", rider), "front": finite("front", front), "arm": lever}
     loads = "first side force [N], second side force [N]"
-    names = names_of(f"{PLACE}, pivot [rad]", f"{TWIST}, pivot rate [rad s-1]", loads)
+    names = with_units(f"{PLACE}, pivot [rad]", f"{TWIST}, pivot rate [rad s-1]", loads)
     motors = {3: Input("pivot torque", "N m")}
     return _vehicle(SE2() * SO2(), _racer_lagrangian, _racer_rows, parameters, motors, names)
 

@@ -105,7 +105,7 @@ class Evaluation(NamedTuple):
         return Evaluation(*(part[b] for part in self))
 
 
-class Problem(Protocol):
+class LeastSquares(Protocol):
     """What is minimised, many problems of one form: rows of unknowns go in. The first residuals have losses."""
 
     low: Numbers
@@ -173,7 +173,7 @@ class Outcome(NamedTuple):
 class Search:
     """The search for the least chi^2 of one problem, or of many side by side."""
 
-    problem: Problem
+    problem: LeastSquares
     loss: str
     threshold: float
     max_runs: int
@@ -249,7 +249,7 @@ class Search:
                 radius = np.where(ratio < 0.25, 0.25 * length, wider)
                 old, better = (x, cost, r, jacobian, *here), active & (less > 0)
                 pairs = zip((new, after, new_r, new_jacobian, *there), old, strict=True)
-                x, cost, r, jacobian, *parts = (choose(better, *pair) for pair in pairs)
+                x, cost, r, jacobian, *parts = (pick_rows(better, *pair) for pair in pairs)
                 here = Evaluation(*parts)
                 self._report(runs)
         except KeyboardInterrupt:
@@ -300,7 +300,7 @@ class Search:
         return Outcome(x, fixed, np.array([why]), runs, there)
 
 
-def choose(which: Numbers, new: Any, old: Any) -> Any:
+def pick_rows(which: Numbers, new: Any, old: Any) -> Any:
     """The rows of `new` that are marked, and of `old` the others; arrays or lists."""
     if which.all() or not which.any():
         return new if which.all() else old

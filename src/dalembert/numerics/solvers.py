@@ -289,7 +289,7 @@ Ended = tuple[_Iterate, Array]
 """The last iterate, and whether it is the root that was looked for."""
 
 
-class Part(NamedTuple):
+class Subsystem(NamedTuple):
     """Some equations, for as many unknowns."""
 
     rows: list[int]
@@ -310,15 +310,15 @@ class Part(NamedTuple):
         return None if split is None else sum(i < split for i in self.rows)
 
 
-class Parts(NamedTuple):
+class Subsystems(NamedTuple):
     """Equations in the order in which they are solved: Newton's method is for the `rest` alone.
 
     Those of `first` and `last` are affine in the unknowns that are new there, and are solved by one linear solve each.
     """
 
-    first: list[Part]
-    rest: Part
-    last: list[Part]
+    first: list[Subsystem]
+    rest: Subsystem
+    last: list[Subsystem]
 
     @property
     def parity(self) -> float:
@@ -328,7 +328,7 @@ class Parts(NamedTuple):
         return float(np.prod([np.linalg.det(np.eye(len(order))[order]) for order in orders]).round())
 
 
-def divide_equations(structure: list[tuple[int, int]], split: int | None = None) -> Parts:
+def divide_equations(structure: list[tuple[int, int]], split: int | None = None) -> Subsystems:
     """The equations in parts, by what they depend on and where they are not affine (see `kernels.curvature`).
 
     Equations are in one part if each needs unknowns of the other: strongly connected ones, where every equation is
@@ -337,7 +337,7 @@ def divide_equations(structure: list[tuple[int, int]], split: int | None = None)
     `direction` inverts first must be regular, also where another order of solving could do without it.
     """
     n = len(structure)
-    whole = Parts([], Part([*range(n)], [*range(n)]), [])
+    whole = Subsystems([], Subsystem([*range(n)], [*range(n)]), [])
     owner: dict[int, int] = {}  # the equation that is there for an unknown
 
     def place(row: int, seen: set[int]) -> bool:
@@ -375,17 +375,17 @@ def divide_equations(structure: list[tuple[int, int]], split: int | None = None)
             last.insert(0, group)
     rest = sorted(i for group in others if group not in last for i in group)
 
-    def join(groups: list[list[int]]) -> list[Part]:
+    def join(groups: list[list[int]]) -> list[Subsystem]:
         joined: list[list[int]] = []
         for group in groups:
             if joined and affine([*joined[-1], *group]):
                 joined[-1] = [*joined[-1], *group]
             else:
                 joined.append(group)
-        parts = [Part(rows, [unknown[row] for row in rows]) for rows in joined]
-        return parts if split is None else [Part(sorted(part.rows), sorted(part.unknowns)) for part in parts]
+        parts = [Subsystem(rows, [unknown[row] for row in rows]) for rows in joined]
+        return parts if split is None else [Subsystem(sorted(part.rows), sorted(part.unknowns)) for part in parts]
 
-    parts = Parts(join(first), Part(rest, sorted(unknown[row] for row in rest)), join(last))
+    parts = Subsystems(join(first), Subsystem(rest, sorted(unknown[row] for row in rest)), join(last))
     if split is not None and any(
         part.heads(split) != sum(j < split for j in part.unknowns) for part in (*parts.first, parts.rest, *parts.last)
     ):
@@ -393,7 +393,7 @@ def divide_equations(structure: list[tuple[int, int]], split: int | None = None)
     return parts
 
 
-def _solve_part(f: Function, x: Array, part: Part, split: int | None) -> tuple[Array, Array, Array]:
+def _solve_part(f: Function, x: Array, part: Subsystem, split: int | None) -> tuple[Array, Array, Array]:
     """(x with the solution of an affine part, the sign of its determinant, whether its matrix is regular).
 
     Cofactors are corrected, as Newton's next iteration would do it. A matrix that is singular but for round-off has an
@@ -534,7 +534,7 @@ class _Equations(NamedTuple):
     values: list[Any]  # those that are traced
     closed: Any
 
-    def divide(self, split: int | None) -> Parts | None:
+    def divide(self, split: int | None) -> Subsystems | None:
         """The equations in parts; None where they are one, or too long to look at."""
         known = [not is_traced(value) for value in self.closed.consts]
         try:

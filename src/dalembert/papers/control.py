@@ -32,7 +32,7 @@ PULL = 9.80665  # m/s^2
 
 
 @dataclass(frozen=True)
-class Problem:
+class KnownProblem:
     """A problem: `make(steps, guess)` plans it, and its `value` (the cost or the duration) tends to `known`."""
 
     make: Callable[[int, Plan | None], Plan]
@@ -42,7 +42,7 @@ class Problem:
     exact: bool = True  # else orders are those of the differences between plans, and two are extrapolated
 
 
-def solved(problem: Problem) -> list[Plan]:
+def solved(problem: KnownProblem) -> list[Plan]:
     """Plans of the problem, each the first guess of the next; Ctrl-C ends the exhibit."""
     found: list[Plan] = []
     for steps in problem.steps:
@@ -60,7 +60,7 @@ def extrapolate(values: Numbers) -> float:
     return float(values[-1])
 
 
-def study(problems: Mapping[str, Problem], motion: Callable[[Plan], Numbers]) -> Data:
+def study(problems: Mapping[str, KnownProblem], motion: Callable[[Plan], Numbers]) -> Data:
     """The table of the errors and their orders, and the motions of the finest plans."""
     data = Data(COLUMNS, [], {})
     for name, problem in problems.items():
@@ -139,7 +139,7 @@ def pose(theta: float, x: float, y: float) -> Numbers:
     return np.array([[c, -s, x], [s, c, y], [0.0, 0.0, 1.0]])
 
 
-def turn(angle: float) -> Numbers:
+def rotation_about_x(angle: float) -> Numbers:
     """The rotation about the first axis."""
     c, s = np.cos(angle), np.sin(angle)
     return np.array([[1.0, 0.0, 0.0], [0.0, c, -s], [0.0, s, c]])
@@ -244,8 +244,8 @@ def heisenberg_geodesics() -> Data:
 
     counts = (25, 50, 100, 200)
     problems = {
-        "to (0, 0, 1)": Problem(to(0.0, 0.0, 1.0), 4 * np.pi, counts),
-        "to (1, 0, π/8)": Problem(to(1.0, 0.0, np.pi / 8), np.pi**2 / 4, counts),
+        "to (0, 0, 1)": KnownProblem(to(0.0, 0.0, 1.0), 4 * np.pi, counts),
+        "to (1, 0, π/8)": KnownProblem(to(1.0, 0.0, np.pi / 8), np.pi**2 / 4, counts),
     }
     return study(problems, lambda found: np.asarray(found.g))
 
@@ -259,8 +259,8 @@ def unicycle_geodesics() -> Data:
 
     counts = (25, 50, 100, 200)
     problems = {
-        "1 m aside": Problem(aside(1.0), 11.158158715164, counts),
-        "1/2 m aside": Problem(aside(0.5), 5.910577194306, counts),
+        "1 m aside": KnownProblem(aside(1.0), 11.158158715164, counts),
+        "1/2 m aside": KnownProblem(aside(0.5), 5.910577194306, counts),
     }
     return study(problems, places)
 
@@ -268,18 +268,18 @@ def unicycle_geodesics() -> Data:
 @gallery("satellite", draw=ATTITUDE, **SHEET)
 def satellite_effort() -> Data:
     system, angle = satellite([2.0, 2.0, 2.0]), 1.2
-    goal = system.state(turn(angle), np.zeros(3))
+    goal = system.state(rotation_about_x(angle), np.zeros(3))
 
     def make(steps: int, guess: Plan | None) -> Plan:
         found: Plan = plan(system, start=np.eye(3), goal=goal, steps=steps, duration=1.0, cost=effort, guess=guess)
         return found
 
-    return study({"1.2 rad": Problem(make, 12 * 2.0**2 * angle**2, (10, 20, 40, 80))}, rotation_vectors)
+    return study({"1.2 rad": KnownProblem(make, 12 * 2.0**2 * angle**2, (10, 20, 40, 80))}, rotation_vectors)
 
 
 def _fastest(system: System, angle: float, times: tuple[float, float], steps: int, guess: Plan | None) -> Plan:
     """The least time for a turn about the first axis; the first plan is the best of eight."""
-    goal, starts = system.state(turn(angle), np.zeros(3)), 1 if guess else 8
+    goal, starts = system.state(rotation_about_x(angle), np.zeros(3)), 1 if guess else 8
     found: Plan = plan(system, start=np.eye(3), goal=goal, steps=steps, duration=times, starts=starts, guess=guess)
     return found
 
@@ -287,13 +287,13 @@ def _fastest(system: System, angle: float, times: tuple[float, float], steps: in
 @gallery("fastest-turn", draw=ATTITUDE, **SHEET)
 def fastest_turn() -> Data:
     make = partial(_fastest, satellite([1.0, 1.0, 1.0], 1.0), np.pi * (1 - 1e-7), (1.0, 10.0))
-    return study({"half a turn": Problem(make, 3.243, (25, 50, 100, 200), exact=False)}, rotation_vectors)
+    return study({"half a turn": KnownProblem(make, 3.243, (25, 50, 100, 200), exact=False)}, rotation_vectors)
 
 
 @gallery("asymmetric-satellite", draw=ATTITUDE, **SHEET)
 def asymmetric_satellite() -> Data:
     make = partial(_fastest, satellite([5621.0, 4547.0, 2364.0], 50.0), np.radians(150.0), (10.0, 60.0))
-    return study({"150 degrees": Problem(make, 28.6304, (25, 50, 100, 200), exact=False)}, rotation_vectors)
+    return study({"150 degrees": KnownProblem(make, 28.6304, (25, 50, 100, 200), exact=False)}, rotation_vectors)
 
 
 @gallery("brachistochrone", draw=partial(PLANE, inputs=("steering torque, N m",)), **SHEET)
@@ -310,7 +310,7 @@ def brachistochrone() -> Data:
         assert guess is not None
         return guess
 
-    exact = Problem(make, 1.8016031224531, (40, 80, 160), value=lambda found: found.duration)
+    exact = KnownProblem(make, 1.8016031224531, (40, 80, 160), value=lambda found: found.duration)
     return study({"(0, 10) to (10, 5)": exact}, places)
 
 
@@ -335,7 +335,7 @@ def parked(steps: int, guess: Plan | None) -> Plan:
 
 @gallery("parking", draw=partial(PLANE, inputs=("drive force, N", "steering torque, N m")), **SHEET)
 def parking() -> Data:
-    return study({"2 m in 30 s": Problem(parked, 320235.8, (50, 100, 200, 400), exact=False)}, places)
+    return study({"2 m in 30 s": KnownProblem(parked, 320235.8, (50, 100, 200, 400), exact=False)}, places)
 
 
 def _within(t: Any, g: Any, xi: Any, u: Any) -> Any:
@@ -353,7 +353,7 @@ def offset_parking() -> Data:
         found: Plan = plan(system, start=pose(0, 0, 0), goal=goal, steps=steps, **options)
         return found
 
-    return study({"1 m in 5 s": Problem(make, 1.4200379, (50, 100, 200, 400))}, places)
+    return study({"1 m in 5 s": KnownProblem(make, 1.4200379, (50, 100, 200, 400))}, places)
 
 
 @gallery("rolling-ball", draw=partial(PLANE, inputs=("4 × rate of the angle",)), **SHEET)
@@ -375,7 +375,9 @@ def rolling_ball() -> Data:
         return make
 
     problems = {
-        f"{n} turns": Problem(around(n), float(np.sqrt(n**2 - 1)), (40, 80, 160), lambda found: float(found.g[0][0, 0]))
+        f"{n} turns": KnownProblem(
+            around(n), float(np.sqrt(n**2 - 1)), (40, 80, 160), lambda found: float(found.g[0][0, 0])
+        )
         for n in (2, 3)
     }
     return study(problems, _on_circle)

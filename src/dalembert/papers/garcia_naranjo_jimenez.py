@@ -75,7 +75,7 @@ def polar(largest: float, angles: int = 121, radii: int = 61) -> np.ndarray:
     return np.asarray((2 / STEP * np.tan(turn / 2))[..., None] * np.stack([np.cos(around), np.sin(around)], -1))
 
 
-def plane(reach: tuple[float, float]) -> np.ndarray:
+def plane_points(reach: tuple[float, float]) -> np.ndarray:
     """The corners (2, 2, 3) of a part of d*: M3 = (I13/I11) M1 + (I23/I22) M2."""
     (a, _, p), (_, b, q), _ = GENERIC.inertia
     x, y = np.meshgrid(*(np.array([-r, r]) for r in reach), indexing="ij")
@@ -99,7 +99,7 @@ def bounded_locus() -> Data:
     reach = np.abs(surface).reshape(-1, 3).max(axis=0)
     rows = [(f"largest |M{i + 1}| on the locus, times ε", float(STEP * reach[i])) for i in range(3)]
     rows.append(("slope between locus and plane at the origin", tangent_gap("Moser-Veselov")))
-    return Data(("", "value"), rows, {"surface": surface, "plane": plane((reach[0], reach[1]))})
+    return Data(("", "value"), rows, {"surface": surface, "plane": plane_points((reach[0], reach[1]))})
 
 
 def draw_unbounded(axes: Any, data: Data) -> None:
@@ -122,7 +122,7 @@ def unbounded_locus() -> Data:
         ("its least distance from the origin", float(min(np.linalg.norm(c, axis=1).min() for c in curves))),
     ]
     arrays = {f"curve {k}": curve for k, curve in enumerate(curves)}
-    return Data(("", "value"), rows, {"surface": surface, "plane": plane((reach[0], reach[1])), **arrays})
+    return Data(("", "value"), rows, {"surface": surface, "plane": plane_points((reach[0], reach[1])), **arrays})
 
 
 def intersection(points: int = 401) -> list[np.ndarray]:

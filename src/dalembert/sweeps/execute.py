@@ -356,7 +356,7 @@ class MemorySink(BlockSink):
             for name, dim, axis in self.plan.coordinates()
         }
         named = {name: (dim, texts) for name, (dim, texts) in _labels(self.members).items()}
-        return xarray.Dataset(data, coords | named, provenance(self.members))
+        return xarray.Dataset(data, coords | named, store_attributes(self.members))
 
 
 class ZarrStore(BlockSink):
@@ -448,7 +448,7 @@ def _create(path: Path, members: SweepMembers) -> None:
     from zarr.codecs import Crc32cCodec, ZstdCodec
 
     plan, checksums = members.plan, "CRC-32 of the numbers of a block; -1: not computed yet"
-    group = zarr.create_group(path, zarr_format=3, attributes=provenance(members))
+    group = zarr.create_group(path, zarr_format=3, attributes=store_attributes(members))
     for name, dim, axis in plan.coordinates():
         size, dtype = axis.size, _stored_type(_coordinate(axis, name, 0, 1))
         options: Any = {"chunks": (min(size, COORDINATE_CHUNK),), "dimension_names": (dim,)}
@@ -521,7 +521,7 @@ def _coordinate(axis: SweepAxis, name: str, lo: int, hi: int) -> np.ndarray[Any,
     return np.array([str(entry) for entry in part], dtype=f"<U{longest}")
 
 
-def provenance(members: SweepMembers) -> dict[str, Any]:
+def store_attributes(members: SweepMembers) -> dict[str, Any]:
     """What made a store: the system, the plan, the configuration, versions, machine and time."""
     plan, system = members.plan, members.first.system.title
     config = to_toml({**plan.config, "sweep": plan.section})

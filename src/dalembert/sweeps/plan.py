@@ -351,7 +351,7 @@ def parse_axis(name: str, spec: Any) -> SweepAxis:
         array = np.asarray(values) if configuration.VECTOR.accepts(values) else values
         return SweepAxis((name,), len(values), lambda lo, hi: {name: array[lo:hi]})
     if kind == "random":
-        low, high = require_numbers(f"random of {name}", spec[kind], "low, high")
+        low, high = read_numbers(f"random of {name}", spec[kind], "low, high")
         count, seed = positive_int(f"count of {name}", spec.get("count")), _seed(name, spec)
         return SweepAxis((name,), count, lambda lo, hi: {name: low + (high - low) * _uniform(seed, name, lo, hi)})
     return _spaced_axis(name, kind, spec[kind])
@@ -360,7 +360,7 @@ def parse_axis(name: str, spec: Any) -> SweepAxis:
 def _spaced_axis(name: str, kind: str, given: Any) -> SweepAxis:
     """linspace and logspace = [first, last, count], grid = [first, last, spacing]; the last value is met exactly."""
     form = "first, last, " + ("spacing" if kind == "grid" else "count")
-    first, last, third = require_numbers(f"{kind} of {name}", given, form)
+    first, last, third = read_numbers(f"{kind} of {name}", given, form)
     if kind == "grid":
         count = 1 + math.floor((last - first) / third * (1 + 1e-12)) if third else 0
         if count < 1:
@@ -396,7 +396,7 @@ def parse_sample(spec: Any) -> SweepAxis:
         raise InvalidInput(f"ranges of the sample are {spec['ranges']!r}; allowed: {form}")
     ranges = [pair for key, entry in spec["ranges"].items() for pair in flatten_table(key, entry, ())]
     names = tuple(name for name, _ in ranges)
-    bounds = np.array([require_numbers(f"range of {name}", given, "low, high") for name, given in ranges])
+    bounds = np.array([read_numbers(f"range of {name}", given, "low, high") for name, given in ranges])
 
     def unit_points(lo: int, hi: int) -> Points:
         from scipy.stats import qmc
@@ -430,7 +430,7 @@ def _latin(size: int, count: int, seed: int) -> Points:
     return np.asarray(qmc.LatinHypercube(size, rng=seed).random(count))
 
 
-def require_numbers(what: str, given: Any, names: str) -> list[float]:
+def read_numbers(what: str, given: Any, names: str) -> list[float]:
     """A list with one number for each of the names, or a clear error."""
     if not configuration.VECTOR.accepts(given) or len(given) != names.count(",") + 1:
         raise InvalidInput(f"{what} is {given!r}; allowed: [{names}], finite numbers")
