@@ -217,7 +217,8 @@ def steady(
     for targets in attempts:
         found, used, off = _newton(system, near, u, targets, free)
         if off <= FOUND:
-            settled = _settled(system, found)
+            xi = system.project(found.g, found.xi, float(found.t))
+            settled = system.state(found.g, xi, t=float(found.t))  # on the group, its velocity on D
             off = _drift(system, settled, *_expand(system, settled, used))
             if off <= STEADY:
                 return settled, used
@@ -275,11 +276,6 @@ def _start(system: MechanismSystem, named: dict[str, float]) -> State:
         rates = {name.replace(" ", "_") for name in system.rate_names}
         kept = {name: value for name, value in named.items() if name == "speed" or name.replace(" ", "_") not in rates}
         return system.state(**kept)
-
-
-def _settled(system: MechanicalSystem, state: State) -> State:
-    """The state with its group element normalised and its velocity on D."""
-    return system.state(state.g, system.project(state.g, state.xi, float(state.t)), t=float(state.t))
 
 
 def _controls(system: MechanicalSystem, controls: Any) -> Array:

@@ -217,14 +217,13 @@ def _print_report(
         parts = [place if part is None else part for part, place in zip(parts, places, strict=True)]
     shown = {"coordinates": parts or places} | {key: last[key] for key in ("velocity", "momentum", "multipliers")}
     if named := result["named"]:
-        shown = {kind: {name: _with_unit(value, units[name]) for name, value in named[kind].items()} for kind in named}
+        shown = {
+            kind: {name: f"{shell.round_numbers(value)} {units[name]}".rstrip() for name, value in named[kind].items()}
+            for kind in named
+        }
     rows += [(key, shell.round_numbers(value)) for key, value in shown.items() if value]
     rows += [(name, str(path)) for name, path in (("file", out), ("picture", plot)) if path is not None]
     shell.print_table(f"{result['system']} with {result['method']}", (), (), rows)
-
-
-def _with_unit(value: float, unit: str) -> str:
-    return f"{shell.round_numbers(value)} {unit}".rstrip()
 
 
 def _energy_text(energy: dict[str, Any]) -> str:

@@ -73,7 +73,7 @@ def _write(it: Any, within: tuple[Any, ...], text: list[str]) -> None:
     elif isinstance(it, types.FunctionType):
         within = (*within, it)
         cells = [_contents(cell) for cell in it.__closure__ or ()]
-        known = [] if _in_package(it.__module__) else _globals_read(it)
+        known = [] if (it.__module__ or "").partition(".")[0] == PACKAGE else _globals_read(it)
         _write_all(within, it.__module__, it.__code__, it.__defaults__, it.__kwdefaults__, cells, known, text=text)
     elif isinstance(it, types.CodeType):
         text.append(_text_of_code(it))
@@ -206,10 +206,6 @@ def _write_module(it: types.ModuleType, within: tuple[Any, ...], text: list[str]
         name: value for name, value in vars(it).items() if isinstance(value, simple) and not name.startswith("__")
     }
     _write_all((*within, it), values, text=text)
-
-
-def _in_package(module: str | None) -> bool:
-    return (module or "").partition(".")[0] == PACKAGE
 
 
 @functools.cache

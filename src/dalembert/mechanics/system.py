@@ -961,10 +961,6 @@ def _is_short(leaf: Any) -> bool:
     return kind is not None and kind != np.float64 and jnp.issubdtype(kind, jnp.floating)
 
 
-def _widen(leaf: Any) -> Any:
-    return leaf.astype(np.float64) if _is_short(leaf) else leaf
-
-
 def _is_real(leaf: Any) -> bool:
     return leaf.dtype.kind in "iufb" if hasattr(leaf, "dtype") else isinstance(leaf, int | float)
 
@@ -1233,7 +1229,8 @@ class System(MechanicalSystem):
     def __post_init__(self) -> None:
         require_instance("group", self.group, Group, "a group")
         if any(map(_is_short, jax.tree.leaves(self.parameters))):
-            object.__setattr__(self, "parameters", jax.tree.map(_widen, self.parameters))
+            widen = lambda leaf: leaf.astype(np.float64) if _is_short(leaf) else leaf
+            object.__setattr__(self, "parameters", jax.tree.map(widen, self.parameters))
         require_function("lagrangian", self.lagrangian, "(t, g, xi, p)", optional=False)
         for name in ("constraint", "drift", "force", "holonomic"):
             require_function(name, getattr(self, name), "(t, g, xi, u, p)" if name == "force" else "(t, g, p)")
