@@ -501,7 +501,7 @@ def take_call(name: str, arguments: dict[str, object]) -> str:
 
 
 # -- the tests --------------------------------------------------------------------------------------------------------
-@fuzz(configurations(), 1000)
+@fuzz(configurations(), 400)
 def test_configurations(folder, drawn):
     take_configuration(folder, *drawn)
 

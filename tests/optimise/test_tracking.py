@@ -41,7 +41,7 @@ def lane_change():
     return plan(system, start=ends[0], goal=ends[1], steps=30, duration=3.0, cost=lambda t, g, xi, u: u @ u).check()
 
 
-@pytest.mark.parametrize("horizon", [0, 10])
+@pytest.mark.parametrize("horizon", sampled([0, 10]))
 def test_the_planned_system_needs_no_feedback(lane_change, horizon):
     run = track(lane_change, horizon=horizon).follow()
     np.testing.assert_allclose(run.controls, lane_change.controls, atol=1e-9)
@@ -151,7 +151,7 @@ def transfer():
     return plan(system, start=system.state(), goal=goal, steps=30, duration=6.0, cost=cost).check()
 
 
-@pytest.mark.parametrize("horizon", [0, 15])
+@pytest.mark.parametrize("horizon", sampled([0, 15]))
 def test_a_mechanism_with_wheels_is_brought_back_by_default(transfer, horizon):
     """A plant 30 % heavier that starts 0.4 m off: the angle of its wheel must not hold it there, nor its torques."""
     plant = trolley(1300.0)
