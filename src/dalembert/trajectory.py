@@ -102,7 +102,7 @@ class Trajectory(Run):
             raise InvalidInput("run[name] is of one run; of an ensemble take a member, or `sweep` with a reduction")
         states = self.records.state
         u = self.controls_at_states() if self.controls is not None else np.zeros((len(self.t), len(inputs)))
-        kinds: Any = (_loads, system.load_names), (_steering, steered), (_observed, observed)
+        kinds: Any = (_loads, system.load_names), (_steering, steered), (_observe, observed)
         function, names = next(kind for kind in kinds if name in kind[1])
         values = evaluate(function, loop if name in steered else system, (states, u), lanes=len(self.t), axes=(None, 0))
         found: np.ndarray[Any, Any] = (values if is_traced(values) else np.asarray(values))[:, names.index(name)]
@@ -181,7 +181,7 @@ class Trajectory(Run):
         return explain_branch_end(self.system, self.integrator, momentum, float(self.step), steps=1)
 
 
-def _observed(system: MechanicalSystem, point: tuple[State, Any]) -> Any:
+def _observe(system: MechanicalSystem, point: tuple[State, Any]) -> Any:
     state, _ = point
     return system.observe(state.t, state.g, state.xi)
 

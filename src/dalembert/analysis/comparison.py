@@ -256,12 +256,12 @@ def find_reference(system: MechanicalSystem, state: State, times: np.ndarray) ->
         cuts = [np.stack([times[:-1], times[:-1] + part * np.diff(times)], 1).ravel() for part in SPLITS]
         ours = _taylor_motion(system, state, times)
         others = [_taylor_motion(system, state, np.append(cut, times[-1]))[::2] for cut in cuts]
-        found.append(_judged("taylor at 1e-16", times, ours, others))
+        found.append(_judge("taylor at 1e-16", times, ours, others))
     except (InvalidInput, LoweringError):  # taylor does not take every system
         pass
     if not found or len(found[0].floor) < len(times) or not found[0].floor[-1] <= GOOD_FLOOR:
         ours, other = (scipy_motion(system, state, times, tolerance=each) for each in (1e-13, 1e-12))
-        found.append(_judged("DOP853 at 1e-13", times, ours, [other]))
+        found.append(_judge("DOP853 at 1e-13", times, ours, [other]))
     return max(found, key=lambda each: (len(each.floor), -each.floor[-1]))
 
 
@@ -278,7 +278,7 @@ def _taylor_motion(system: MechanicalSystem, state: State, times: np.ndarray) ->
     return states
 
 
-def _judged(name: str, times: np.ndarray, ours: list[State], others: list[list[State]]) -> ReferenceMotion:
+def _judge(name: str, times: np.ndarray, ours: list[State], others: list[list[State]]) -> ReferenceMotion:
     """A motion, and twice its largest distance so far from the others: the same motion but for their errors."""
     count = min(map(len, (ours, *others)))
     motion, *rest = (

@@ -160,12 +160,12 @@ class TracedMap(LegendreMap):
         def transport(x: Array) -> Array:
             return basis.T @ group.Ad_star(integrator.retraction.tau(group, basis @ x), impulse(x))
 
-        self.impulse, self.transport = _batched(impulse), _batched(transport)
-        self.slope, self.transport_slope = _batched(jax.jacfwd(impulse)), _batched(jax.jacfwd(transport))
-        self.bend = _batched(jax.jacfwd(jax.jacfwd(impulse)))
+        self.impulse, self.transport = _batch(impulse), _batch(transport)
+        self.slope, self.transport_slope = _batch(jax.jacfwd(impulse)), _batch(jax.jacfwd(transport))
+        self.bend = _batch(jax.jacfwd(jax.jacfwd(impulse)))
 
 
-def _batched(function: Callable[[Array], Array]) -> Batched:
+def _batch(function: Callable[[Array], Array]) -> Batched:
     """A jitted function of one point, mapped over all leading axes."""
     mapped = jax.jit(jax.vmap(function))
 

@@ -635,13 +635,13 @@ def info(as_json: shell.JsonOption = False) -> None:
     """Say what is installed: versions, back ends and GPUs, the cache on disk, what is missing and how to get it."""
     folder = cache_folder()
     entries = [path.stat().st_size for path in folder.rglob("*") if path.is_file()] if folder else []
-    optional = {extra: _installed(names) for extra, (names, _) in EXTRAS.items()}
+    optional = {extra: _find_installed(names) for extra, (names, _) in EXTRAS.items()}
     gpus = _find_gpus()
     found: dict[str, Any] = {
         "dalembert": __version__,
         "python": platform.python_version(),
         "system": platform.platform(),
-        "packages": {name: _installed((name,)) for name in NEEDED_PACKAGES},
+        "packages": {name: _find_installed((name,)) for name in NEEDED_PACKAGES},
         "extras": optional,
         "ffmpeg": shutil.which("ffmpeg"),
         "backends": {
@@ -674,7 +674,7 @@ def info(as_json: shell.JsonOption = False) -> None:
     shell.print_entries({title: each for title, each in groups.items() if each})
 
 
-def _installed(names: Sequence[str]) -> str | None:
+def _find_installed(names: Sequence[str]) -> str | None:
     """The version of the first of these packages that is there."""
     for name in names:
         with suppress(metadata.PackageNotFoundError):

@@ -472,7 +472,7 @@ def _pointwise(name: str) -> Callable[..., Any]:
     return method
 
 
-def _concatenated(name: str) -> Callable[..., Any]:
+def _concatenate(name: str) -> Callable[..., Any]:
     """The same, where each factor gives coordinates."""
     points = _pointwise(name)
     return lambda self, *arguments: jnp.concatenate(points(self, *arguments))
@@ -520,12 +520,12 @@ class Product(Group):
     tangent, normalise = _pointwise("tangent"), _pointwise("normalise")
     series_start, series_rate = _pointwise("series_start"), _pointwise("series_rate")
     series_element, series_entries = _pointwise("series_element"), _pointwise("series_entries")
-    vee, velocity = _concatenated("vee"), _concatenated("velocity")
-    principal_log, principal_cayley_inverse = _concatenated("log"), _concatenated("cayley_inverse")
-    Ad, Ad_star, ad, ad_star = (_concatenated(name) for name in ("Ad", "Ad_star", "ad", "ad_star"))
-    dexp, dexp_inverse = _concatenated("dexp"), _concatenated("dexp_inverse")
-    dcayley, dcayley_inverse = _concatenated("dcayley"), _concatenated("dcayley_inverse")
-    angles, winding, chart = _concatenated("angles"), _concatenated("winding"), _concatenated("chart")
+    vee, velocity = _concatenate("vee"), _concatenate("velocity")
+    principal_log, principal_cayley_inverse = _concatenate("log"), _concatenate("cayley_inverse")
+    Ad, Ad_star, ad, ad_star = (_concatenate(name) for name in ("Ad", "Ad_star", "ad", "ad_star"))
+    dexp, dexp_inverse = _concatenate("dexp"), _concatenate("dexp_inverse")
+    dcayley, dcayley_inverse = _concatenate("dcayley"), _concatenate("dcayley_inverse")
+    angles, winding, chart = _concatenate("angles"), _concatenate("winding"), _concatenate("chart")
 
     def mean_dcayley(self, xi: Velocity) -> Velocity | None:
         means = [group.mean_dcayley(x) for group, x in zip(self.factors, self.split(xi), strict=True)]

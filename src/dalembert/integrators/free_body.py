@@ -371,7 +371,7 @@ def _change_by_substeps(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3
 
     def substep(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         k, by_m, by_g = state
-        here = _seen(level, inertia, m, g, axes, k * t / count)
+        here = _motion_in_axes(level, inertia, m, g, axes, k * t / count)
 
         def push(*change: Array) -> tuple[Array, Array]:
             after: tuple[Array, Array] = jax.jvp(lambda I, m, g: _move(I, m, g, scale), (inertia, *here), change)[1]
@@ -382,7 +382,7 @@ def _change_by_substeps(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3
 
     start = (jnp.zeros(()), unit[:, 9:], jnp.zeros((12, 3, 3)))
     _, by_m, by_g = jax.lax.while_loop(lambda state: state[0] < count, substep, start)
-    rotation = _seen(level, inertia, m, g, axes, t)[1]
+    rotation = _motion_in_axes(level, inertia, m, g, axes, t)[1]
     turns = rotation.T @ by_g
     skew = 0.5 * (turns - turns.transpose(0, 2, 1))
     return Change(by_m, jnp.stack([skew[:, k, j] for _, j, k in CYCLIC], axis=1), rotation)
@@ -421,7 +421,7 @@ def _change_along(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes
 
     def at(time: Array) -> tuple[Array, Array]:
         """The factor of the two components, and what does not depend on them, for PAIRS and the parts of dm."""
-        momentum, rotation = _seen(level, inertia, m, g, axes, time)
+        momentum, rotation = _motion_in_axes(level, inertia, m, g, axes, time)
         turned = frame @ rotation
         by, velocity = turned * inverse, inverse * momentum
         spatial = by @ turned.T
@@ -443,14 +443,16 @@ def _change_along(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes
         return k + 1.0, V + dt * jnp.concatenate([(weights @ rates).reshape(2, 9), (weights @ last)[None]])
 
     _, V = jax.lax.while_loop(lambda state: state[0] < panels, panel, (jnp.zeros(()), jnp.zeros((3, 9))))
-    momentum, rotation = _seen(level, inertia, m, g, axes, t)
+    momentum, rotation = _motion_in_axes(level, inertia, m, g, axes, t)
     places = np.array([0, 3, 4, 3, 1, 5, 4, 5, 2])  # among PAIRS, of the entries of a matrix
     turn = jnp.concatenate([V[:, places], V[:, 6:] @ frame], 1).T @ (frame @ rotation)
     start = jnp.concatenate([jnp.zeros((9, 3)), jnp.eye(3)])
     return Change(start @ rotation + jnp.cross(momentum, turn), turn, rotation)
 
 
-def _seen(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar) -> tuple[Array, Array]:
+def _motion_in_axes(
+    level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar
+) -> tuple[Array, Array]:
     """(momentum, rotation since the start) at a time, in principal axes."""
     momentum, attitude = exact_motion(level, inertia, m, g, axes, t)
     return axes.T @ momentum, g.T @ attitude @ axes
@@ -491,7 +493,9 @@ def change_of_motion(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, a
     first = jnp.where(moves, jnp.where((times[1] == 0.0) | regular, 2.0, 1.0), 0.0)
     _, stays, rest = jax.lax.while_loop(lambda state: state[0] < 2.0, take, (first, none, none))
     rest = jax.tree.map(lambda yes, no: jnp.where(regular, yes, no), rest_by_shape, rest)
-    once = _change_by_period(level, inertia, m, along, axes, period, _seen(level, inertia, m, g, axes, period)[1])
+    once = _change_by_period(
+        level, inertia, m, along, axes, period, _motion_in_axes(level, inertia, m, g, axes, period)[1]
+    )
     once = jax.tree.map(lambda yes, no: jnp.where(moves, yes, no), once, stays)
 
     def square(state: tuple[Array, Change, Change]) -> tuple[Array, Change, Change]:
@@ -527,7 +531,7 @@ def _change_by_shape(
 
     def inside(time: Array) -> Array:
         """sd^2, and the products of the components of the momentum."""
-        here = _seen(level, inertia, m, g, axes, time)[0]
+        here = _motion_in_axes(level, inertia, m, g, axes, time)[0]
         parts = (here * here) @ own / amplitudes
         return jnp.concatenate([(parts[1] / parts[2])[None], jnp.outer(here, here).reshape(9)])
 
@@ -552,7 +556,7 @@ def _change_by_shape(
         bulge = 0.5 * amplitudes[2] * parts[1] / amplitudes[1] / jnp.where(far, parts[2], 1.0)
         return at * ((growth @ own.T) - jnp.outer(d_k2 * bulge, own[:, 2]))
 
-    new, rotation = _seen(level, inertia, m, g, axes, t)
+    new, rotation = _motion_in_axes(level, inertia, m, g, axes, t)
     begun = (start - shaped(m)) @ along / jnp.where(far, along @ along, 1.0)
     phase = begun + 0.5 * (t * relative - sums[0] * d_k2)
     change = diagonal * (shaped(new) + jnp.outer(phase, jnp.cross(new, inverse * new)))
@@ -630,7 +634,7 @@ def _exact_motion_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tu
     """The derivatives by inertia and momentum are a Jacobian by forward mode: reverse mode passes through no loop."""
     _, inertia, _, g, axes, _ = primals
     change = change_of_motion(*primals)
-    new, turned = _seen(*primals)
+    new, turned = _motion_in_axes(*primals)
     velocity = body_on_level(inertia, new).inverse @ new
     given = jnp.concatenate([tangents[1].reshape(9), tangents[2]])
     new_change = given @ change.momentum + tangents[5] * jnp.cross(new, velocity)

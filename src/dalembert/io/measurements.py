@@ -158,7 +158,7 @@ def join_experiments(given: Sequence[Experiment]) -> Experiment:
 
 
 @lru_cache(maxsize=64)
-def _seen(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _observable(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """The observable, the same object every time, so that JAX traces it once."""
     return partial(own_value, f"the observable {name!r} of (system, state)", function)
 
@@ -192,7 +192,7 @@ def read_measures(given: Experiment, system: MechanicalSystem) -> tuple[tuple[Me
             ) from None
         size = [np.shape(leaf) for leaf in one]
         if function is not None:
-            shape = jax.eval_shape(_seen(name, function), system, given.state)
+            shape = jax.eval_shape(_observable(name, function), system, given.state)
             size = [() if np.size(shape) == 1 and leaves[0].ndim == 1 else shape.shape]
         if [leaf.shape for leaf in leaves] != [(count, *shape) for shape in size]:
             shapes, allowed = [leaf.shape for leaf in leaves], [(count, *shape) for shape in size]

@@ -106,7 +106,7 @@ def _parse(file: Path) -> Any:
     try:
         from lxml import etree
     except ImportError as fault:
-        raise _missing() from fault
+        raise _missing_package() from fault
     try:
         size = file.stat().st_size
         if size > MAX_BYTES:
@@ -130,7 +130,7 @@ def _parse(file: Path) -> Any:
     return root
 
 
-def _missing() -> InvalidInput:
+def _missing_package() -> InvalidInput:
     return InvalidInput("URDF files need the package yourdfpy: pip install 'dalembert[urdf]'")
 
 
@@ -157,7 +157,7 @@ class _Reader:
             import yourdfpy
             from lxml import etree
         except ImportError as fault:
-            raise _missing() from fault
+            raise _missing_package() from fault
 
         self.unread: list[str] = []
         self.base, self.wheels, self.castors = base, wheels, castors

@@ -243,11 +243,11 @@ def _batch_columns(args: Any, axes: Any, *, function: Any) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _compiled(function: Any) -> Any:
+def _compile(function: Any) -> Any:
     return jax.jit(partial(all_columns, function))
 
 
-columns_p.def_impl(lambda *args, function: _compiled(function)(*args))
+columns_p.def_impl(lambda *args, function: _compile(function)(*args))
 columns_p.def_abstract_eval(_shapes_of_columns)
 mlir.register_lowering(
     columns_p, mlir.lower_fun(lambda *args, function: all_columns(function, *args), multiple_results=True)

@@ -268,12 +268,12 @@ def moser_veselov_fraction(
         return first * (system.inertia @ xi) + second * jnp.cross(mass @ xi, xi), 1.0 if c is None else c[0]
     if isinstance(tau, Cayley):  # W - 1 = xi (1 - xi/2)^-1: no digits are lost at small steps.
         numerator, c = group.resolvent_fraction(xi)
-        return _paired(group, block(group.hat(xi)) @ block(numerator) @ mass), c
+        return _pair_with(group, block(group.hat(xi)) @ block(numerator) @ mass), c
     displacement = block(group.matrix(tau.tau(group, xi)))
-    return _paired(group, (displacement - jnp.eye(displacement.shape[0])) @ mass), 1.0
+    return _pair_with(group, (displacement - jnp.eye(displacement.shape[0])) @ mass), 1.0
 
 
-def _paired(group: Group, moved: Array) -> Array:
+def _pair_with(group: Group, moved: Array) -> Array:
     """The covector eta -> tr(eta (W J W^T - W J)) for moved = N J."""
     carried = jnp.where(zero_rows(group)[:, None], moved.T, 0.0) - moved
     return jnp.einsum("aij,ji->a", generators(group), carried)
@@ -297,7 +297,7 @@ def invariant_pair(
     seen from space, g1 g0^-1, that lies in tau(d).
     """
     tau = Cayley() if retraction is None else retraction
-    return _displaced(system, reduced, tau.inverse)
+    return _displace(system, reduced, tau.inverse)
 
 
 def chord_pair(system: InvariantSystem | LRSystem, reduced: Callable[..., Array]) -> Discretisation:
@@ -311,10 +311,10 @@ def chord_pair(system: InvariantSystem | LRSystem, reduced: Callable[..., Array]
         one = group.identity()
         return group.vee(jax.tree.map(jnp.subtract, group.matrix(W), group.matrix(one)))
 
-    return _displaced(system, reduced, chord)
+    return _displace(system, reduced, chord)
 
 
-def _displaced(
+def _displace(
     system: InvariantSystem | LRSystem, reduced: Callable[..., Array], coordinates: Callable[[Group, Any], Array]
 ) -> Discretisation:
     """L_d = l_d(W) with A coordinates(W) = 0 on the displacement W = g0^-1 g1, or g1 g0^-1 seen from space."""

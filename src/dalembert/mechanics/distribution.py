@@ -437,7 +437,7 @@ def accessibility(system: MechanicalSystem, state: State, tolerance: float = 1e-
         lanes = 2 * len(controls)
         where = jax.tree.map(lambda leaf: np.repeat(leaf, len(controls), axis=0), places)
         lane = ((*where, np.full((lanes, 1), float(state.t))), np.concatenate([controls, controls]))
-        found = np.asarray(evaluate(_bracketed(controls.shape[1] - 2), system, lane, lanes=lanes, axes=(None, 0)))
+        found = np.asarray(evaluate(_bracket(controls.shape[1] - 2), system, lane, lanes=lanes, axes=(None, 0)))
         return found[:, :-1].reshape(2, -1, 2 * n)
 
     alone = np.stack([np.zeros((inputs, inputs)), np.eye(inputs)], axis=1)
@@ -458,7 +458,7 @@ def accessibility(system: MechanicalSystem, state: State, tolerance: float = 1e-
 
 
 @lru_cache(maxsize=8)  # the same function every time, so that compiled programs are found again
-def _bracketed(order: int) -> Any:
+def _bracket(order: int) -> Any:
     """value(system, (place, controls)): a field of inputs, bracketed so often with motions under other inputs."""
 
     def value(system: MechanicalSystem, lane: Any) -> Array:

@@ -206,10 +206,10 @@ def _matrix(entries: Entries) -> Array:
 
 def _cross(a: Array, b: Array) -> Array:
     """a x b in a dozen equations, not forty: mechanisms have many products, and JAX differentiates each equation."""
-    return _shifted(a * _shifted(b) - _shifted(a) * b)
+    return _shift(a * _shift(b) - _shift(a) * b)
 
 
-def _shifted(a: Array) -> Array:
+def _shift(a: Array) -> Array:
     return jnp.concatenate([a[1:], a[:1]])
 
 
@@ -232,12 +232,12 @@ def _coordinate(parts: Parts, p: Any, flat: Array, body: int) -> Array:
         return flat[joint.slot]
     own, moving = p["gears"][joint.name], [_coordinate(parts, p, flat, k) for k in joint.geared]
     if joint.by is not None:
-        return _coupled(joint.name, joint.by, own, moving)
+        return _evaluate_coupling(joint.name, joint.by, own, moving)
     turned: list[Array] = [own[parts.joints[k].name] * q for k, q in zip(joint.geared, moving, strict=True)]
     return sum(turned[1:], turned[0])
 
 
-def _coupled(joint: str, by: Callable[..., Any], numbers: Any, moving: Sequence[Array]) -> Array:
+def _evaluate_coupling(joint: str, by: Callable[..., Any], numbers: Any, moving: Sequence[Array]) -> Array:
     return own_value(f"the coupling of '{joint}'", partial(by, **numbers), *moving)
 
 
@@ -1149,7 +1149,7 @@ class Mechanism:
         require_function(f"by of '{joint}'", by, "coordinates", optional=False)
         names = (to,) if isinstance(to, str) else tuple(to)
         given = {k: float(finite(f"{k} of '{joint}'", v)) for k, v in numbers.items()}
-        drawn = np.asarray(evaluate(partial(_coupled, joint, by), given, (0.0,) * len(names)))
+        drawn = np.asarray(evaluate(partial(_evaluate_coupling, joint, by), given, (0.0,) * len(names)))
         if drawn.shape or not np.isfinite(drawn):
             raise InvalidInput(f"the coupling of '{joint}' gave {drawn} in the drawing; allowed: one finite number")
         return self._couple(joint, names, given, by)

@@ -471,7 +471,7 @@ def find_root(
         return end, _faithful(end, sign)
 
     called = equations._replace(call=solved_equations) if divided else equations
-    return _rooted(called, solver, guess, anchor, sign, *values)
+    return _find_with_slope(called, solver, guess, anchor, sign, *values)
 
 
 def _no_columns(x: Array) -> Array:
@@ -493,7 +493,7 @@ def follow_root(function: Function, anchor: Array) -> Root:
         begin = _Path(stage, _begin(first), jnp.zeros_like(x), sign != 0, close)
         return _follow(f, columns, begin, x, sign)
 
-    return _rooted(_convert_closure(as_routine(function), anchor), solver, anchor)
+    return _find_with_slope(_convert_closure(as_routine(function), anchor), solver, anchor)
 
 
 def find_fixed_point(function: Function, guess: Array) -> Root:
@@ -524,7 +524,7 @@ def find_fixed_point(function: Function, guess: Array) -> Root:
         end, _, _ = jax.lax.while_loop(unfinished, body, (_begin(x), zero + jnp.inf, zero))
         return end, _faithful(end, zero)
 
-    return _rooted(_convert_closure(as_routine(lambda x: x - function(x)), guess), solver, guess)
+    return _find_with_slope(_convert_closure(as_routine(lambda x: x - function(x)), guess), solver, guess)
 
 
 class _Equations(NamedTuple):
@@ -561,7 +561,7 @@ def _convert_closure(function: Function, example: Array) -> _Equations:
     return _Equations(converted, [value for own, value in zip(traced, closed.consts, strict=True) if own], closed)
 
 
-def _rooted(equations: _Equations, solver: Callable[..., Ended], guess: Array, *context: Array) -> Root:
+def _find_with_slope(equations: _Equations, solver: Callable[..., Ended], guess: Array, *context: Array) -> Root:
     """The root that solver(f, guess, *context) finds, with the implicit function theorem as its derivative.
 
     `jax.lax.custom_root` does the same, but traces the equations and their solve again for derivatives that few need.

@@ -42,7 +42,7 @@ class KnownProblem:
     exact: bool = True  # else orders are those of the differences between plans, and two are extrapolated
 
 
-def solved(problem: KnownProblem) -> list[Plan]:
+def solve_all(problem: KnownProblem) -> list[Plan]:
     """Plans of the problem, each the first guess of the next; Ctrl-C ends the exhibit."""
     found: list[Plan] = []
     for steps in problem.steps:
@@ -64,7 +64,7 @@ def study(problems: Mapping[str, KnownProblem], motion: Callable[[Plan], Numbers
     """The table of the errors and their orders, and the motions of the finest plans."""
     data = Data(COLUMNS, [], {})
     for name, problem in problems.items():
-        plans = solved(problem)
+        plans = solve_all(problem)
         values = np.array([problem.value(each) for each in plans])
         errors = np.maximum(np.abs(values / problem.known - 1), FLOOR)
         changes = errors if problem.exact else np.abs(np.diff(values))

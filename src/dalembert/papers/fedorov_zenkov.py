@@ -309,7 +309,7 @@ def draw_sleigh_surface(axes: Any, data: Data) -> None:
     axes.set(xlim=(-EXTENT, EXTENT), ylim=(-EXTENT, EXTENT))
 
 
-def ruled(angles: np.ndarray, lines: int = 121) -> np.ndarray:
+def ruled_surface(angles: np.ndarray, lines: int = 121) -> np.ndarray:
     """(p_theta, p1^, z) over turning angles and p1^ = a p1 + 2 m a², inside the window, shape (angles, lines, 3).
 
     At a given angle both momenta of the discrete Legendre map are affine in the second coordinate of the displacement,
@@ -338,7 +338,7 @@ def cubic(p: Any, hat: Any) -> tuple[Any, ...]:
 @gallery("figure-7.2", draw=draw_sleigh_surface, size=(6.8, 5.6), labels=SLEIGH_AXES, elev=28, azim=-60)
 def sleigh_surface() -> Data:
     turn = np.linspace(1e-6, np.pi * (1 - 1e-4), 181)
-    parts = {"right": ruled(turn), "left": ruled(-turn)}
+    parts = {"right": ruled_surface(turn), "left": ruled_surface(-turn)}
     p, hat, z = np.concatenate([part.reshape(-1, 3) for part in parts.values()]).T
     a, b, c, d = cubic(p, hat)
     residual = float(np.abs(a * z**3 + b * z**2 + c * z + d).max())

@@ -450,7 +450,7 @@ class Run:
         states, shape = self.records.state, np.shape(self.t)
         states = State(*states[:3], None, None, states.group)  # they ask for no more
         if self.batched or is_traced((states, u)):
-            return _mapped(name, np.ndim(self.final.status) == 1, self.batched)(self.system, states, u)
+            return _map_states(name, np.ndim(self.final.status) == 1, self.batched)(self.system, states, u)
         point = (states, u)
         if len(shape) > 1:
             point = jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *np.shape(leaf)[len(shape) :])), point)
@@ -513,7 +513,7 @@ _AT_STATES: dict[str, Callable[[MechanicalSystem, Point], Array]] = {
 
 
 @lru_cache
-def _mapped(name: str, members: bool, batched: bool) -> Callable[..., Array]:
+def _map_states(name: str, members: bool, batched: bool) -> Callable[..., Array]:
     """Return one of _AT_STATES over the saved states of every member, compiled once for systems of a kind."""
     per_state = jax.vmap(lambda system, z, u: _AT_STATES[name](system, (z, u)), in_axes=(None, 0, 0))
     return jax.jit(jax.vmap(per_state, in_axes=(0 if batched else None, 0, 0)) if members else per_state)

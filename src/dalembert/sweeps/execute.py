@@ -352,7 +352,7 @@ class MemorySink(BlockSink):
             for name, one in self.variables.items()
         }
         coords = {
-            name.replace(".", "_"): (dim, _coordinate(axis, name, 0, axis.size), _described(self.members, name))
+            name.replace(".", "_"): (dim, _coordinate(axis, name, 0, axis.size), _describe(self.members, name))
             for name, dim, axis in self.plan.coordinates()
         }
         named = {name: (dim, texts) for name, (dim, texts) in _labels(self.members).items()}
@@ -452,7 +452,7 @@ def _create(path: Path, members: SweepMembers) -> None:
     for name, dim, axis in plan.coordinates():
         size, dtype = axis.size, _stored_type(_coordinate(axis, name, 0, 1))
         options: Any = {"chunks": (min(size, COORDINATE_CHUNK),), "dimension_names": (dim,)}
-        options["attributes"] = _described(members, name)
+        options["attributes"] = _describe(members, name)
         coordinate = group.create_array(name.replace(".", "_"), shape=(size,), dtype=dtype, **options)
         for lo in range(0, size, COORDINATE_CHUNK):
             hi = min(lo + COORDINATE_CHUNK, size)
@@ -507,7 +507,7 @@ def _labels(members: SweepMembers) -> dict[str, tuple[str, list[str]]]:
     return found
 
 
-def _described(members: SweepMembers, name: str) -> dict[str, str]:
+def _describe(members: SweepMembers, name: str) -> dict[str, str]:
     words, unit = members.describe(name)
     return {"long_name": words} | ({"units": unit} if unit else {})
 
