@@ -95,13 +95,14 @@ class Comparison:
         return heads, lines
 
     def reasons(self) -> list[str]:
-        """Why methods failed or refused the system, and what the errors are measured by, a sentence each."""
-        told = [f"{row.method}, step {row.step:g}, {row.status}: {row.reason}" for row in self.rows if row.reason]
+        """Why methods failed (at which step) or refused the system, and what the error is, a sentence each."""
+        steps = [f"step {row.step:g}, " if row.status != "refused" else "" for row in self.rows]
+        told = [f"{row.method}, {at}{row.status}: {row.reason}" for row, at in zip(self.rows, steps) if row.reason]
         if self.reference is not None:
-            below = "; < marks what is below" if any(map(is_below, self.rows)) else ""
-            least = f"error: the distance from {self.reference.name}, which tells no less than"
-            told.append(f"{least} {self.reference.floor[-1]:.1e}{below}")
-        return told
+            below = "; < marks errors below that" if any(map(is_below, self.rows)) else ""
+            error = f"error: the distance from {self.reference.name}, whose own error is about"
+            told.append(f"{error} {self.reference.floor[-1]:.1e}{below}")
+        return list(dict.fromkeys(told))
 
     def __str__(self) -> str:
         heads, lines = self.table()

@@ -763,8 +763,8 @@ def demo(
     shell.print_table("Geometric methods beside classical Runge-Kutta, same step", ("system", "method"), columns, lines)
     print("figures: " + ", ".join(str(path) for path in figures))
     print(
-        f"{figures[1]}: where the paths part, Runge-Kutta's, of order 4, is the nearer one to the motion on so short a "
-        "run; what the other method keeps counts on long ones."
+        f"In {figures[1]} the two paths differ. On this short run Runge-Kutta, of order 4, is the more accurate one; "
+        "on long runs it drifts, and the geometric methods do not."
     )
 
 

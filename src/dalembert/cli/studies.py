@@ -164,7 +164,7 @@ def _print_convergence(result: dict[str, Any]) -> None:
             print(f"{name}: exact to round-off, or too few steps")
             continue
         scale = ", ".join(format(v, ".3g") for v in values["coefficient"])
-        print(f"{name}: order {values['order']:.2f}, error about ({scale}) h^{round(values['order'])}")
+        print(f"{name}: order {values['order']:.2f}, error at the end about ({scale}) h^{round(values['order'])}")
     for step, reason in zip(result["step"], result["reason"], strict=True):
         if reason:
             print(f"step {step:g}: {reason}")
