@@ -80,7 +80,7 @@ class Comparison:
         Where power enters, the energy column is the balance |E - E(0) - work|: E - E(0) alone is what friction took.
         """
         energy = next((kept.title.lower() for kept in self.balances.values()), "energy error")
-        heads = ["method", "step", "steps", energy, "constraint", "group", "error", "ns a step"]
+        heads = ["method", "step", "steps", energy, "constraint", "group", "error", "ns per step"]
         lines = []
         for row in (row for row in self.rows if row.status != "refused"):
             kept = row.energy if row.balance is None else row.balance
