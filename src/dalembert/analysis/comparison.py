@@ -96,8 +96,8 @@ class Comparison:
 
     def reasons(self) -> list[str]:
         """Why methods failed (at which step) or refused the system, and what the error is, a sentence each."""
-        steps = [f"step {row.step:g}, " if row.status != "refused" else "" for row in self.rows]
-        told = [f"{row.method}, {at}{row.status}: {row.reason}" for row, at in zip(self.rows, steps) if row.reason]
+        at = lambda row: "" if row.status == "refused" else f", step {row.step:g}"
+        told = [f"{row.method}{at(row)}, {row.status}: {row.reason}" for row in self.rows if row.reason]
         if self.reference is not None:
             below = "; < marks errors below that" if any(map(is_below, self.rows)) else ""
             error = f"error: the distance from {self.reference.name}, whose own error is about"

@@ -254,9 +254,7 @@ def show(
     plot: shell.PlotOption = None,
     config: Annotated[bool, typer.Option("--config", help="Print the configuration that made it.")] = False,
     csv: Annotated[str | None, typer.Option(help="Print these columns over time as CSV: NAME or NAME,NAME.")] = None,
-    system: Annotated[
-        str | None, typer.Option(help="The FILE.py:FUNCTION that makes the system of the run.")
-    ] = None,
+    system: Annotated[str | None, typer.Option(help="The FILE.py:FUNCTION that makes the system of the run.")] = None,
     force: shell.ForceOption = False,
     as_json: shell.JsonOption = False,
 ) -> None:
@@ -782,9 +780,7 @@ def studio(
     host: Annotated[str, typer.Option(help=HOST_HELP)] = "127.0.0.1",
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address, open no browser.")] = False,
     max_steps: Annotated[int, typer.Option(help="The largest number of steps of a run on the page.")] = MAX_STEPS,
-    max_seconds: Annotated[
-        float, typer.Option(help="The largest processor time of a run on the page.")
-    ] = MAX_SECONDS,
+    max_seconds: Annotated[float, typer.Option(help="The largest processor time of a run on the page.")] = MAX_SECONDS,
     export: Annotated[Path | None, typer.Option(help=EXPORT_HELP)] = None,
     story: Annotated[Path | None, typer.Option(help="A .toml file with your own stories; they come first.")] = None,
 ) -> None:

@@ -48,9 +48,7 @@ def compare(
     plot: shell.PlotOption = None,
     as_json: shell.JsonOption = False,
     settings: shell.SettingsOption = None,
-    error: Annotated[
-        bool, typer.Option(help="Measure the error against an accurate run (taylor at 1e-16).")
-    ] = True,
+    error: Annotated[bool, typer.Option(help="Measure the error against an accurate run (taylor at 1e-16).")] = True,
 ) -> None:
     """Compare methods or steps on the system of a configuration: energy, constraint, group, error, time of a step.
 
