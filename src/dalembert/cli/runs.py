@@ -762,7 +762,7 @@ def demo(
     print("figures: " + ", ".join(str(path) for path in figures))
     print(
         f"In {figures[1]} the two paths differ. On this short run Runge-Kutta, of order 4, is the more accurate one; "
-        "on long runs it drifts, and the geometric methods do not."
+        "on long runs of these systems it drifts, and the geometric methods do not."
     )
 
 

@@ -579,7 +579,7 @@ PANELS = {
     "motion": ("", ""),
     "energy": ("", ""),
     "distance": ("Distance from group and constraint", typeset("|g - G|, |A xi - b|")),
-    "group": ("Distance from the group", typeset("|g - G|")),  # the panel "distance" of a system without constraint
+    "group": ("Distance from the group", r"$\mathrm{dist}(g, G)$"),  # "distance" where there is no constraint
     "shape": ("Shape", "angles and travels"),
     "steps": ("Step sizes", f"{typeset('|h|')}, s"),
     "power": ("Power and work", ""),
