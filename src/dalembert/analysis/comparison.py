@@ -96,8 +96,9 @@ class Comparison:
 
     def reasons(self) -> list[str]:
         """Why methods failed (at which step) or refused the system, and what the error is, a sentence each."""
-        at = lambda row: "" if row.status == "refused" else f", step {row.step:g}"
-        told = [f"{row.method}{at(row)}, {row.status}: {row.reason}" for row in self.rows if row.reason]
+        faults = [row for row in self.rows if row.reason]
+        steps = ["" if row.status == "refused" else f", step {row.step:g}" for row in faults]
+        told = [f"{row.method}{at}, {row.status}: {row.reason}" for row, at in zip(faults, steps, strict=True)]
         if self.reference is not None:
             below = "; < marks errors below that" if any(map(is_below, self.rows)) else ""
             error = f"error: the distance from {self.reference.name}, whose own error is about"
