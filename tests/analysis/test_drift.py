@@ -138,3 +138,9 @@ def test_an_error_of_a_few_last_places_is_round_off():
     found = classify(T, error, scale=1.7)
     assert (found.kind, found.rate, found.round_off) == ("bounded", 0.0, True) and str(found).startswith("round-off, ")
     assert not classify(T, error, scale=0.1).round_off and not classify(T, 0 * T, scale=1.0).round_off
+
+
+@pytest.mark.parametrize(("rate", "words"), [(-0.4, "settles to a limit, e^(-0.4"), (0.1, "exponential, e^(0.1")])
+def test_an_error_that_decays_to_a_limit_is_not_called_growth(rate, words):
+    t = np.linspace(0.0, 40.0, 400)
+    assert str(classify(t, 0.01 * np.expm1(rate * t))).startswith(words)

@@ -314,7 +314,7 @@ def test_a_stopped_run_keeps_what_is_done_and_goes_on(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("dalembert.cli.shell.progress", impatient)
         done = invoke("run", SLEIGH, *size, "--out", str(stopped), "--json")
-    assert done.exit_code == 130 and "what was done is kept" in done.stderr
+    assert done.exit_code == 130 and "the finished steps are kept" in done.stderr
     result = json.loads(done.stdout)
     assert 0 < result["steps"] < 20000 and result["interrupted"] and result["status"] == "interrupted"
     assert "interrupted" in invoke("show", str(stopped)).stdout

@@ -78,6 +78,15 @@ def test_every_axis_has_a_label(body, tmp_path):
     assert names[0].startswith("energy: "), "the drift class is named"
 
 
+def test_a_body_without_constraint_is_not_said_to_keep_one(body):
+    free = da.models.rigid_body([0.6, 0.8, 1.0])
+    run = da.simulate(free, da.RungeKutta(), free.state(momentum=[1.8, 0.4, -0.9]), step=0.1, steps=20)
+    panels = [made.plot(panels=["distance"]).axes[0] for made in (run, body)]
+    titles = [axes.get_title(loc="left") for axes in panels]
+    assert titles == ["Distance from the group", "Distance from group and constraint"]
+    assert panels[0].get_ylabel() == r"$\mathrm{dist}(g, G)$" and r"\xi" in panels[1].get_ylabel()
+
+
 def test_momenta_lie_on_the_surface_that_is_drawn(body):
     """The discrete Legendre map at the run's own increments gives the run's momenta."""
     from dalembert.plotting.studies import momentum_surface

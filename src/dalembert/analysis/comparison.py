@@ -80,7 +80,7 @@ class Comparison:
         Where power enters, the energy column is the balance |E - E(0) - work|: E - E(0) alone is what friction took.
         """
         energy = next((kept.title.lower() for kept in self.balances.values()), "energy error")
-        heads = ["method", "step", "steps", energy, "constraint", "group", "error", "ns a step"]
+        heads = ["method", "step", "steps", energy, "constraint", "group", "error", "ns per step"]
         lines = []
         for row in (row for row in self.rows if row.status != "refused"):
             kept = row.energy if row.balance is None else row.balance
@@ -95,13 +95,15 @@ class Comparison:
         return heads, lines
 
     def reasons(self) -> list[str]:
-        """Why methods failed or refused the system, and what the errors are measured by, a sentence each."""
-        told = [f"{row.method}, step {row.step:g}, {row.status}: {row.reason}" for row in self.rows if row.reason]
+        """Why methods failed (at which step) or refused the system, and what the error is, a sentence each."""
+        faults = [row for row in self.rows if row.reason]
+        steps = ["" if row.status == "refused" else f", step {row.step:g}" for row in faults]
+        told = [f"{row.method}{at}, {row.status}: {row.reason}" for row, at in zip(faults, steps, strict=True)]
         if self.reference is not None:
-            below = "; < marks what is below" if any(map(is_below, self.rows)) else ""
-            least = f"error: the distance from {self.reference.name}, which tells no less than"
-            told.append(f"{least} {self.reference.floor[-1]:.1e}{below}")
-        return told
+            below = "; < marks errors below that" if any(map(is_below, self.rows)) else ""
+            error = f"error: the distance from {self.reference.name}, whose own error is about"
+            told.append(f"{error} {self.reference.floor[-1]:.1e}{below}")
+        return list(dict.fromkeys(told))
 
     def __str__(self) -> str:
         heads, lines = self.table()

@@ -47,7 +47,7 @@ from . import shell
 
 Table = dict[str, np.ndarray[Any, Any]]
 STARTS = ("velocity.", "configuration.")
-DATA_HELP = "The measurements: a .csv file with a head, or a .nc file; empty cells and NaN are missing."
+DATA_HELP = "The measurements: a .csv file with a header line, or a .nc file; empty cells and NaN are missing values."
 FIT_PICTURE = "Draw data, motion and residuals into this picture (.png, .pdf, .svg)."
 
 
@@ -59,11 +59,11 @@ def fit_data(
     as_json: shell.JsonOption = False,
     settings: shell.SettingsOption = None,
 ) -> None:
-    r"""Find the unknowns of a configuration from measurements: estimates, errors, and what the data cannot tell apart.
+    r"""Fit the unknowns of a configuration to measurements: estimates, errors, and what the data cannot determine.
 
     A table \[\[unknown]] names a number: system.a, velocity.w of the start, or parameters.joints.steer.at.x of a
-    mechanism. A table \[\[column]] says what a column of the data is and its standard deviation. Ctrl-C keeps the best
-    so far. Exit codes: 0 done, 1 it did not converge, 2 bad input, 130 stopped.
+    mechanism. A table \[\[column]] says what a column of the data is, and its standard deviation. Ctrl-C keeps the best
+    fit so far. Exit codes: 0 success, 1 it did not converge, 2 wrong input, 130 stopped.
     """
     given = apply_settings(read_config(config), settings or ())
     if plot is not None:
@@ -321,7 +321,7 @@ def join_quaternion(system: MechanicalSystem, measured: dict[str, Any], deviatio
 
 # -- plan --------------------------------------------------------------------------------------------------------------
 PLAN_PICTURE = "Draw the motion beside its controls into this picture (.png, .pdf, .svg)."
-PLAN_CONFIG = r"A TOML file with \[system], \[method], \[plan] and \[goal]; \[initial] is where it begins."
+PLAN_CONFIG = r"A TOML file with \[system], \[method], \[plan] and \[goal]; \[initial] is the initial state."
 
 
 @shell.command("plan")
@@ -335,9 +335,9 @@ def plan_controls(
     r"""Find the controls of least cost that bring a system to a goal.
 
     \[plan] has steps and duration; \[goal] is a configuration and a velocity, or names with their values. Tables
-    \[\[cost]] weigh squares of inputs, coordinates and rates (without one: of the inputs, or the time where it is
-    free), \[\[bound]] and \[\[obstacle]] keep what is named within limits and out of discs. Ctrl-C keeps the best so
-    far. Exit codes: 0 done, 1 no plan was found or it could not be written, 2 bad input, 130 stopped.
+    \[\[cost]] weigh squares of inputs, coordinates and rates. Without one the cost is that of the inputs, or the
+    duration if it is free. \[\[bound]] gives limits, \[\[obstacle]] discs to keep out of. Ctrl-C keeps the best plan
+    so far. Exit codes: 0 success, 1 no plan was found or it could not be saved, 2 wrong input, 130 stopped.
     """
     given = apply_settings(read_config(config), settings or ())
     if "plan" not in given:

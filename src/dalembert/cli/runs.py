@@ -72,8 +72,8 @@ def run(
 ) -> None:
     """Simulate the system that a configuration file describes.
 
-    Ctrl-C stops the run and keeps what is done: with --out it is saved, and --resume continues it. Exit codes: 0 done,
-    1 the run failed numerically or could not be written, 2 bad input, 130 stopped.
+    Ctrl-C stops the run; with --out the finished steps are saved, and --resume continues the run. Exit codes: 0
+    success, 1 the run failed numerically or could not be saved, 2 wrong input, 130 stopped.
     """
     job = load_job(config, settings or ())
     if (resume or reaction) and out is None:
@@ -187,7 +187,7 @@ def integrate(job: Job, *, states: bool, before: Path | None = None) -> Run:
 def finish(trajectory: Run) -> None:
     """Exit with 130 if the run was stopped, with 1 if it failed."""
     if trajectory.interrupted:
-        print(f"dalembert: stopped after {trajectory.steps} steps; what was done is kept", file=sys.stderr)
+        print(f"dalembert: stopped after {trajectory.steps} steps; the finished steps are kept", file=sys.stderr)
         raise typer.Exit(130)
     if trajectory.status != "ok":
         raise typer.Exit(1)
@@ -198,7 +198,7 @@ def _print_report(
 ) -> None:
     """Print what matters first: how it ended, energy, constraint, time; then the last state in six digits."""
     failed = f"failed after step {result['failed_at']}: {result['reason']}"
-    ends = {"ok": "ok", "failed": failed, "interrupted": "interrupted: what was done is kept"}
+    ends = {"ok": "ok", "failed": failed, "interrupted": "interrupted: the finished steps are kept"}
     energy, maxima = result["energy"], {key: result[key]["max"] for key in ("constraint", "holonomic", "group")}
     rows = [("status", ends[result["status"]]), ("energy", _energy_text(energy))]
     rows.append(("constraint", f"{shell.format_number(maxima['constraint'])} at most"))
@@ -207,7 +207,7 @@ def _print_report(
     rows.append(("off the group", f"{shell.format_number(maxima['group'])} at most"))
     rows[2:] = [row for row in rows[2:] if not row[1].startswith("-")]
     steps = f"{result['steps']} steps of {result['step']:g}"
-    rows.append(("time", f"t = {result['time']:.6g} after {steps}; {seconds:.2g} s by the clock ({result['backend']})"))
+    rows.append(("time", f"t = {result['time']:.6g} after {steps}; {seconds:.2g} s elapsed ({result['backend']})"))
     if result["stopped_by"]:
         rows.append(("stopped by", result["stopped_by"]))
     rows += [(event["name"], _event_text(event)) for event in result["events"]]
@@ -253,17 +253,15 @@ def show(
     plot: shell.PlotOption = None,
     config: Annotated[bool, typer.Option("--config", help="Print the configuration that made it.")] = False,
     csv: Annotated[str | None, typer.Option(help="Print these columns over time as CSV: NAME or NAME,NAME.")] = None,
-    system: Annotated[
-        str | None, typer.Option(help="The FILE.py:FUNCTION that made the system of the run, which is called again.")
-    ] = None,
+    system: Annotated[str | None, typer.Option(help="The FILE.py:FUNCTION that makes the system of the run.")] = None,
     force: shell.ForceOption = False,
     as_json: shell.JsonOption = False,
 ) -> None:
-    """Show what a data file holds: where it came from, how the run went, and its columns.
+    """Show the contents of a data file: its origin, how the run ended, and its columns.
 
-    For a configuration it describes the system and says whether its constraint is really nonholonomic at the start. A
-    data file holds no code: where --plot or a name in --csv needs a system of your own, name it again with --system. It
-    gets the parameters that the file holds.
+    For a configuration, describe the system and say whether its constraint is nonholonomic at the initial state. A
+    data file contains no code: if --plot or a name in --csv needs a system that you wrote, give it with --system. It is
+    called with the parameters in the file.
     """
     if file.suffix == ".toml":
         if plot is not None or config or csv is not None or system is not None:
@@ -411,13 +409,13 @@ def _print_csv(data: Any, file: Path, names: list[str], read: Callable[[], Traje
 def animate(
     file: Annotated[Path, typer.Argument(help="A .nc or .zarr file of `dalembert run --out`, or a configuration.")],
     out: Annotated[Path | None, typer.Option(help="The .mp4 (needs ffmpeg) or .gif. Default: named like FILE.")] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="How long the moving picture takes.")] = 8.0,
-    fps: Annotated[int, typer.Option(min=1, max=240, help="Frames a second, at most.")] = 20,
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="The length of the film.")] = 8.0,
+    fps: Annotated[int, typer.Option(min=1, max=240, help="Frames per second, at most.")] = 20,
     settings: shell.SettingsOption = None,
     force: shell.ForceOption = False,
     as_json: shell.JsonOption = False,
 ) -> None:
-    """Draw a moving picture of a run.
+    """Make a film of a run.
 
     It shows sleighs and vehicles with their blades and wheels, rolling disks and balls, turning bodies.
     """
@@ -447,7 +445,7 @@ INIT_HELP = "A system of `dalembert list systems`, or own."
 def init(
     name: Annotated[str, typer.Argument(help=INIT_HELP, autocompletion=lambda: [*MODELS, OWN_SYSTEM])],
     out: Annotated[Path | None, typer.Option(help="The file to write. Default: NAME.toml.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     as_json: shell.JsonOption = False,
 ) -> None:
     """Write a commented configuration to start from; `own` writes one for your own system, with its Python file."""
@@ -494,9 +492,9 @@ def list_names(
     what: Annotated[str, typer.Argument(help=LIST_HELP, autocompletion=lambda: [*LISTS])] = "systems",
     as_json: shell.JsonOption = False,
 ) -> None:
-    """List the systems or methods that a configuration can name, with their parameters, or what `reproduce` makes.
+    """List the systems or methods that a configuration can use, with their parameters, or what `reproduce` makes.
 
-    A method has its order with the default options, what a step costs, and when to use it.
+    The list of methods has the order with the default options, the cost of a step, and when to use the method.
     """
     what = LIST_SYNONYMS.get(what, what)
     if what not in LISTS:
@@ -549,7 +547,7 @@ def _options_text(options: Mapping[str, Any]) -> str:
     return f"Options: {', '.join(words)}." if words else ""
 
 
-EXAMPLE_HELP = "The example to write, or all; without a name they are listed."
+EXAMPLE_HELP = "The example to write, or all. Without a name the examples are listed."
 EXAMPLE_COMMANDS = {
     "plan": "dalembert plan {0}.toml",
     "fit": "dalembert fit {0}.toml {0}.csv",
@@ -588,11 +586,11 @@ def examples(
     name: Annotated[
         str | None, typer.Argument(help=EXAMPLE_HELP, autocompletion=lambda: [*find_examples(), "all"])
     ] = None,
-    out: Annotated[Path, typer.Option(help="The folder that takes the files.")] = Path("."),
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    out: Annotated[Path, typer.Option(help="The folder for the files.")] = Path("."),
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     as_json: shell.JsonOption = False,
 ) -> None:
-    """List the examples that come with the program, or write one of them into a folder, ready to run and to change."""
+    """List the examples of the program, or write one of them into a folder, ready to run and to change."""
     known = find_examples()
     if name is None:
         if as_json:
@@ -632,7 +630,7 @@ EXTRAS = {
 
 @shell.command("info")
 def info(as_json: shell.JsonOption = False) -> None:
-    """Say what is installed: versions, back ends and GPUs, the cache on disk, what is missing and how to get it."""
+    """Show versions, back ends, GPUs and the cache on disk; what is missing, and how to install it."""
     folder = cache_folder()
     entries = [path.stat().st_size for path in folder.rglob("*") if path.is_file()] if folder else []
     optional = {extra: _find_installed(names) for extra, (names, _) in EXTRAS.items()}
@@ -740,7 +738,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="The folder for the figures.")] = Path("out"),
     as_json: shell.JsonOption = False,
 ) -> None:
-    """Run three systems, each with a geometric method beside Runge-Kutta at the same step: a table, and figures."""
+    """Run three systems, each with a geometric method and with Runge-Kutta at the same step: a table, and figures."""
     shell.make_folder(out)
     rows: list[dict[str, Any]] = []
     figures = []
@@ -758,17 +756,17 @@ def demo(
         numbers = [shell.format_number(row[name], ".1e") for name in ("energy", "constraint", "group")]
         place = f"{row['steps']} steps of {row['step']:g}" if k % 2 else row["system"]  # two methods on each
         lines.append((place, row["method"], *numbers, format(row["nanoseconds"], ".0f")))
-    columns = ("energy error", "off the constraint", "off the group", "ns a step")
-    shell.print_table("Geometric methods beside classical Runge-Kutta, same step", ("system", "method"), columns, lines)
+    columns = ("energy error", "off the constraint", "off the group", "ns per step")
+    shell.print_table("Geometric methods and Runge-Kutta with the same step", ("system", "method"), columns, lines)
     print("figures: " + ", ".join(str(path) for path in figures))
     print(
-        f"{figures[1]}: where the paths part, Runge-Kutta's, of order 4, is the nearer one to the motion on so short a "
-        "run; what the other method keeps counts on long ones."
+        f"In {figures[1]} the two paths differ. On this short run Runge-Kutta, of order 4, is the more accurate one; "
+        "on long runs of these systems it drifts, and the geometric methods do not."
     )
 
 
 HOST_HELP = "The address to listen on. Other machines see the page only if this is not loopback."
-EXPORT_HELP = "Serve nothing: write this folder's index.html, a page that plays offline."
+EXPORT_HELP = "Write a page that plays offline, index.html in this folder, instead of serving one."
 
 
 @shell.command("studio")
@@ -779,17 +777,15 @@ def studio(
     ] = None,
     port: Annotated[int | None, typer.Option(help="The port. Default: 8314, or the next that is free.")] = None,
     host: Annotated[str, typer.Option(help=HOST_HELP)] = "127.0.0.1",
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address and open nothing.")] = False,
-    max_steps: Annotated[int, typer.Option(help="The most steps that a run on the page may have.")] = MAX_STEPS,
-    max_seconds: Annotated[
-        float, typer.Option(help="The most processor time that the page may ask for.")
-    ] = MAX_SECONDS,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address, open no browser.")] = False,
+    max_steps: Annotated[int, typer.Option(help="The largest number of steps of a run on the page.")] = MAX_STEPS,
+    max_seconds: Annotated[float, typer.Option(help="The largest processor time of a run on the page.")] = MAX_SECONDS,
     export: Annotated[Path | None, typer.Option(help=EXPORT_HELP)] = None,
-    story: Annotated[Path | None, typer.Option(help="A .toml file of stories of your own, told first.")] = None,
+    story: Annotated[Path | None, typer.Option(help="A .toml file with your own stories; they come first.")] = None,
 ) -> None:
-    """See the motion in the browser: pick a system and a method, move a slider, watch what is conserved.
+    """Show motions in the browser: choose a system and a method, move a slider, and see what is conserved.
 
-    The page is served on this machine alone and runs no code but dalembert's. Ctrl-C ends it.
+    The page is served on this machine only and runs no code but that of dalembert. Ctrl-C ends it.
     """
     given = _studio_input(file, max_steps, max_seconds)
     if story is not None:

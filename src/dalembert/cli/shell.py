@@ -21,7 +21,7 @@ import typer.core
 
 from ..errors import InvalidInput, __version__
 
-SUMMARY = "Simulate what rolls, skates and turns, by methods that conserve what the mechanics conserves."
+SUMMARY = "Simulate systems that roll, skate and turn, with methods that conserve what the motion conserves."
 
 
 class _PlainFlags:
@@ -73,7 +73,7 @@ GROUPS: dict[str, str] = {name: group for group, names in TEXTS["groups"].items(
 SECTION_NAMES = r"\[system], \[method], \[initial]"  # Rich takes a word in brackets without "\" for markup
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 ConfigArgument = Annotated[Path, typer.Argument(help=rf"A TOML file with {SECTION_NAMES} and \[run].")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Read a damaged file all the same, without checking it.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Read a damaged file, without checking it.")]
 PICTURE_SUFFIXES = (".png", ".pdf", ".svg")
 PICTURE_HELP = f"Draw the motion and what is conserved into this picture ({', '.join(PICTURE_SUFFIXES)})."
 PlotOption = Annotated[Path | None, typer.Option(help=PICTURE_HELP)]

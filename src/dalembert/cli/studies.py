@@ -48,13 +48,11 @@ def compare(
     plot: shell.PlotOption = None,
     as_json: shell.JsonOption = False,
     settings: shell.SettingsOption = None,
-    error: Annotated[
-        bool, typer.Option(help="Measure the error against an accurate run (taylor at 1e-16), or not.")
-    ] = True,
+    error: Annotated[bool, typer.Option(help="Measure the error against an accurate run (taylor at 1e-16).")] = True,
 ) -> None:
     """Compare methods or steps on the system of a configuration: energy, constraint, group, error, time of a step.
 
-    Exit codes: 0 done, 1 every run failed numerically, 2 bad input, 130 stopped (with the table of what is done).
+    Exit codes: 0 success, 1 all runs failed numerically, 2 wrong input, 130 stopped (finished runs are in the table).
     """
     job = load_job(config, settings or ())
     job.require_uncontrolled("a comparison of methods")
@@ -125,7 +123,7 @@ def convergence(
 ) -> None:
     """Measure the order of a method: positions, velocities, multipliers and energy, as a table and a picture.
 
-    Exit codes: 0 done, 1 every run failed numerically, 2 bad input.
+    Exit codes: 0 success, 1 all runs failed numerically, 2 wrong input.
     """
     job, draw = load_job(config, settings or ()), not no_plot
     job.require_uncontrolled("a study of convergence")
@@ -164,7 +162,7 @@ def _print_convergence(result: dict[str, Any]) -> None:
             print(f"{name}: exact to round-off, or too few steps")
             continue
         scale = ", ".join(format(v, ".3g") for v in values["coefficient"])
-        print(f"{name}: order {values['order']:.2f}, error about ({scale}) h^{round(values['order'])}")
+        print(f"{name}: order {values['order']:.2f}, error at the end about ({scale}) h^{round(values['order'])}")
     for step, reason in zip(result["step"], result["reason"], strict=True):
         if reason:
             print(f"step {step:g}: {reason}")
@@ -178,19 +176,19 @@ PROGRESS_SECONDS = 10.0
 def sweep(
     config: Annotated[Path, typer.Argument(help=rf"A TOML file with {shell.SECTION_NAMES}, \[run] and \[sweep].")],
     as_json: shell.JsonOption = False,
-    out: Annotated[Path | None, typer.Option(help="The Zarr store that takes the results as they come.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The Zarr store for the results, written as they come.")] = None,
     settings: shell.SettingsOption = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Compute what the store in --out still lacks.")] = False,
-    executor: Annotated[str, typer.Option(help="What computes: local (all cores), cuda (one GPU) or dask.")] = "local",
+    resume: Annotated[bool, typer.Option("--resume", help="Compute the members that --out does not have yet.")] = False,
+    executor: Annotated[str, typer.Option(help="Where to compute: local (all cores), cuda (one GPU), dask.")] = "local",
     scheduler: Annotated[
-        str | None, typer.Option(help="The address of a Dask scheduler. Default: one is started here.")
+        str | None, typer.Option(help="The address of a Dask scheduler. Default: start one on this machine.")
     ] = None,
 ) -> None:
     r"""Run a configuration once for every combination of the values in its section \[sweep].
 
-    A member that fails does not end the sweep: `status` and `failed_step` in the store say so. Ctrl-C keeps what is
-    done, and --resume finishes the store. Exit codes: 0 done, 1 the store could not be written or the cluster is lost,
-    2 bad input, 130 stopped.
+    A member that fails does not end the sweep: `status` and `failed_step` in the store say which failed. After Ctrl-C
+    --resume completes the store. Exit codes: 0 success, 1 the store could not be written or the cluster is lost,
+    2 wrong input, 130 stopped.
     """
     options: dict[str, Any] = {"out": out, "resume": resume, "executor": executor, "scheduler": scheduler}
     given = apply_settings(read_config(config), settings or ())
@@ -241,7 +239,7 @@ def _axis_rows(result: SweepResult) -> list[tuple[str, str]]:
 
 @shell.command("sweep-plot")
 def sweep_plot(
-    store: Annotated[Path, typer.Argument(help="The Zarr store of a sweep, finished or growing.")],
+    store: Annotated[Path, typer.Argument(help="The Zarr store of a sweep, complete or not.")],
     out: Annotated[Path, typer.Option(help=PICTURE)],
     show: Annotated[
         str, typer.Option(help="The variable; a component of an array by number or name: final_velocity.0.")
@@ -290,9 +288,9 @@ def reproduce(
     picture: Annotated[list[str] | None, typer.Option("--format", metavar="pdf|svg", help=FORMAT_HELP)] = None,
     as_json: shell.JsonOption = False,
 ) -> None:
-    """Make figures and tables of the papers: a picture, its data, and a page that says what differs.
+    """Reproduce figures and tables of the papers: a picture, its data, and a page on differences from the print.
 
-    Ctrl-C keeps those that are finished.
+    After Ctrl-C the finished ones are kept.
     """
     exhibits = papers.select_exhibits(which)
     formats = [f".{each.removeprefix('.').lower()}" for each in picture or ()]

@@ -59,7 +59,7 @@ class GaussCarry(NamedTuple):
 
 
 @register(
-    words="High order from a few points inside every step; energy errors that stay bounded.",
+    words="Collocation at Gauss points: high order, and energy errors that stay bounded.",
     use_when="runs are long, the order must be high and the energy bounded, and the system is not stiff",
 )
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class StageTerms(NamedTuple):
 
 
 @register(
-    words="High order from points at and between the ends of a step, with the constraint at each.",
+    words="Collocation at Lobatto points, with the constraint at each of them: high order.",
     use_when="you want high order and multipliers; take form spark where the motion contracts phase volume",
 )
 @dataclass(frozen=True)

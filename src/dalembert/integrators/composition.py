@@ -75,7 +75,7 @@ class CompositionCarry(NamedTuple):
 
 
 @register(
-    words="Several steps of a simple method, forth and back, that make one of high order.",
+    words="Combines several forward and backward steps of a simple method into one of high order.",
     use_when="the order must be high and there are forces or holonomic constraints",
 )
 @dataclass(frozen=True)
@@ -215,8 +215,8 @@ class AdaptiveCarry(NamedTuple):
 
 
 @register(
-    words="Steps that shrink where things happen fast, chosen so that the way back is the same.",
-    use_when="time scales differ by more than ten",
+    words="Takes smaller steps where the motion is fast, and stays reversible.",
+    use_when="the time scales of the motion differ by more than a factor of ten",
 )
 @dataclass(frozen=True)
 class Adaptive(Integrator):

@@ -85,8 +85,8 @@ class Carry(NamedTuple):
 
 
 @register(
-    words="Keeps the energy and the constraint exactly, whatever the potential.",
-    use_when="the energy must be exact, and the system is autonomous with A(g) xi = 0",
+    words="Conserves the energy and satisfies the constraint to round-off, with any potential.",
+    use_when="the energy must be exact, the system is autonomous, and its constraint is A(g) xi = 0",
 )
 @dataclass(frozen=True)
 class DiscreteGradient(PhaseMethod):

@@ -74,8 +74,8 @@ class _Reduced(Integrator):
 
 
 @register(
-    words="D'Alembert's principle where all places are alike: keeps the energy of Suslov's body and of the sleigh.",
-    use_when="a left-invariant system has no potential and runs are long, as Suslov's body or the sleigh",
+    words="The discrete principle reduced by symmetry: conserves the energy of Suslov's body and of the sleigh.",
+    use_when="runs are long and the system is left-invariant without potential, as Suslov's body or the sleigh",
 )
 @dataclass(frozen=True)
 class EulerPoincareSuslov(_Reduced):
@@ -162,7 +162,7 @@ class LRCarry(NamedTuple):
 
 
 @register(
-    words="For constraints that are fixed in space, as Veselova's: keeps their momentum.",
+    words="For constraints that are fixed in space, as Veselova's: conserves their momentum.",
     use_when="the kinetic energy is left-invariant and the constraint right-invariant",
 )
 @dataclass(frozen=True)

@@ -44,8 +44,8 @@ def derivative(system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity, u:
 
 
 @register(
-    words="What everybody takes: accurate at first, then it leaves the constraint, the rotations and the energy.",
-    use_when="you want to see what the geometric methods are better than; never for long runs",
+    words="The classical method: accurate on short runs, but constraint, group and energy drift.",
+    use_when="a run is short, or you want to compare with a method that is not geometric; not for long runs",
 )
 @dataclass(frozen=True)
 class RungeKutta(PhaseMethod):
@@ -84,8 +84,8 @@ class ProjectedCarry(NamedTuple):
 
 
 @register(
-    words="Runge-Kutta, put back onto the constraint after every step.",
-    use_when="an explicit method must stay on D or keep the energy, and need not be symmetric",
+    words="Runge-Kutta with a projection onto the constraint after every step.",
+    use_when="an explicit method must satisfy the constraint or conserve the energy, and need not be symmetric",
 )
 @dataclass(frozen=True)
 class ProjectedRungeKutta(PhaseMethod):
@@ -180,8 +180,8 @@ class DormandPrinceCarry(NamedTuple):
 
 
 @register(
-    words="Takes as many small steps as the tolerance asks for: accurate, for motions that are not too long.",
-    use_when="you need one accurate motion of any system, not for ever",
+    words="Chooses its substeps for a given tolerance: accurate on motions that are not too long.",
+    use_when="you need one accurate motion of any system that is not very long",
 )
 @dataclass(frozen=True)
 class DormandPrince(PhaseMethod):
@@ -257,8 +257,8 @@ class DormandPrince(PhaseMethod):
 
 
 @register(
-    words="The accurate motion, to compare with: Dormand and Prince's method at a tolerance near round-off.",
-    use_when="you want to know how far off another method is",
+    words="A reference motion: Dormand and Prince's method with a tolerance near round-off.",
+    use_when="you want to measure the error of another method",
 )
 @final
 @dataclass(frozen=True)
@@ -311,7 +311,7 @@ def scipy_motion(
 
 
 @register(
-    words="Sums the power series of the motion, term by term, in long steps: the soonest at high accuracy.",
+    words="Sums the power series of the motion in long substeps: the fastest method for high accuracy.",
     use_when="you need one accurate motion of a small system, to 1e-8 or better",
 )
 @dataclass(frozen=True)

@@ -130,8 +130,8 @@ class Carry(NamedTuple):
 
 
 @register(
-    words="D'Alembert's principle made discrete: takes every system, and stays exactly on the constraint.",
-    use_when="there are forces, controls, time, holonomic, affine or nonlinear constraints, or nothing else fits",
+    words="The discrete Lagrange-d'Alembert principle: accepts every system, satisfies the constraint exactly.",
+    use_when="there are forces, controls, time dependence, holonomic, affine or nonlinear constraints; the default",
 )
 @dataclass(frozen=True)
 class LagrangeDAlembert(NodeMethod):
@@ -422,8 +422,8 @@ def reflect(system: MechanicalSystem, t: Scalar, g: Element, arrived: Array, w: 
 
 
 @register(
-    words="Reflects the momentum at the constraint in every step: reversible, and fails where motion dies out.",
-    use_when="the mass matrix depends on the place or Q is a product, the motion is reversible, and runs are long",
+    words="Reflects the momentum at the constraint in every step: reversible; fails if phase volume shrinks.",
+    use_when="runs are long, the motion is reversible, and the mass matrix depends on position or Q is a product",
 )
 @dataclass(frozen=True)
 class GeometricNonholonomic(NodeMethod, Reflecting):
@@ -462,8 +462,8 @@ class GeometricNonholonomic(NodeMethod, Reflecting):
 
 
 @register(
-    words="Explicit and reversible, the cheapest: holds for ever on oscillators, fails where motion dies out.",
-    use_when="Q = R^n with a constant mass matrix, runs are long, and phase volume does not shrink",
+    words="Explicit, reversible and cheap: bounded energy error on oscillators; fails if phase volume shrinks.",
+    use_when="runs are long, Q = R^n with a constant mass matrix, and phase volume does not shrink",
 )
 @dataclass(frozen=True)
 class Leapfrog(Reflecting):

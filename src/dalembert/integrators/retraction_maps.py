@@ -122,7 +122,7 @@ class RetractionMap(_Lifted):
 
 
 @register(
-    words="A symmetric rule for the velocities that knows nothing of d'Alembert's principle.",
+    words="A symmetric rule for the velocities that does not use d'Alembert's principle.",
     use_when="you study the counterexample of retraction-maps on TG",
 )
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class TangentLift(_Lifted):
 
 
 @register(
-    words="A symmetric rule for the momenta that knows nothing of d'Alembert's principle.",
+    words="A symmetric rule for the momenta that does not use d'Alembert's principle.",
     use_when="you study the counterexample of retraction-maps on T*G, or a system without constraint",
 )
 @dataclass(frozen=True)
@@ -200,8 +200,8 @@ class AdaptedCarry(NamedTuple):
 
 
 @register(
-    words="A midpoint rule for the momenta that the constraint leaves: for bodies with a potential.",
-    use_when="a body has a potential and d is constant, as the heavy Suslov body or the knife edge",
+    words="A midpoint rule for the momenta along the constraint: for bodies with a potential.",
+    use_when="a body has a potential and a constraint that is constant in its axes, as the heavy Suslov body",
 )
 @dataclass(frozen=True)
 class RetractionAdapted(NodeMethod):

@@ -64,7 +64,7 @@ class ExactCarry(NamedTuple):
     axes: Array
 
 
-@register(words="The free rigid body, exactly, with any step.", use_when="a rigid body turns freely")
+@register(words="The exact motion of a free rigid body, with steps of any size.", use_when="a rigid body turns freely")
 @dataclass(frozen=True)
 class DiscreteMoserVeselov(Integrator):
     """Free rigid bodies: momentum and attitude without error at any step, or the map of Moser and Veselov.
@@ -149,7 +149,7 @@ class MidpointCarry(NamedTuple):
 
 
 @register(
-    words="The free rigid body with the mean momentum of a step: keeps its energy.",
+    words="The implicit midpoint rule for the momentum of the free rigid body: conserves its energy.",
     use_when="a free body needs a simple implicit method to compare with",
 )
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class _Splitting(Integrator):
 
 
 @register(
-    words="The free rigid body as turns about its three axes, one after the other.",
+    words="Splits the motion of the free rigid body into rotations about its three axes.",
     use_when="a free body needs a cheap explicit symplectic method",
 )
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ class LiePoissonSplitting(_Splitting):
 
 
 @register(
-    words="A heavy body: a kick by its weight, the exact free motion, a kick.",
+    words="For a body in a potential: half a kick by the force, the exact free motion, half a kick.",
     use_when="a rigid body turns in a potential",
 )
 @dataclass(frozen=True)
@@ -319,8 +319,8 @@ class RattleCarry(NamedTuple):
 
 
 @register(
-    words="The free rigid body as nine coordinates kept on the rotations.",
-    use_when="you compare with RATTLE on a free body",
+    words="The free rigid body as nine coordinates with the constraint that they form a rotation.",
+    use_when="you want to compare RATTLE with other methods on a free body",
 )
 @dataclass(frozen=True)
 class Rattle(Integrator):

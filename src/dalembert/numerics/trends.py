@@ -64,7 +64,8 @@ class Drift:
             return f"round-off, at most {self.size:.3g}"
         rates = {"random walk": "rms {:.3g} sqrt(t)", "linear": "{:.3g} a unit of time", "exponential": "e^({:.3g} t)"}
         rate = ", " + rates[self.kind].format(self.rate) if self.kind in rates else ""
-        return f"{self.kind}{rate}{' (its amplitude)' if self.amplitude else ''}, at most {self.size:.3g}"
+        kind = "settles to a limit" if self.kind == "exponential" and self.rate < 0 else self.kind
+        return f"{kind}{rate}{' (its amplitude)' if self.amplitude else ''}, at most {self.size:.3g}"
 
     def _repr_html_(self) -> str:
         against = {f"against {name}": f"{value:.3g}" for name, value in self.evidence.items()}

@@ -578,7 +578,8 @@ def plot_trajectory(
 PANELS = {
     "motion": ("", ""),
     "energy": ("", ""),
-    "distance": ("Distance from $G$ and from $D$", typeset("|g - G|, |A xi - b|")),
+    "distance": ("Distance from group and constraint", typeset("|g - G|, |A xi - b|")),
+    "group": ("Distance from the group", r"$\mathrm{dist}(g, G)$"),  # "distance" where there is no constraint
     "shape": ("Shape", "angles and travels"),
     "steps": ("Step sizes", f"{typeset('|h|')}, s"),
     "power": ("Power and work", ""),
@@ -661,8 +662,10 @@ def plot_comparison(
         for k, (column, each) in enumerate(zip(held.controls_at_states().T, held.system.inputs or (), strict=False)):
             label = unit_label(each.name, each.unit)
             more["controls"].step(np.asarray(held.t), column, where="post", **_stroke(k), label=label)
+    free = not any(run.multipliers.shape[-1] for run in runs.values())
     for panel, axes in more.items():
-        _label_axes(axes, *((balance.title, f"{typeset(balance.label)}, J") if panel == "energy" else PANELS[panel]))
+        heading = PANELS["group" if panel == "distance" and free else panel]
+        _label_axes(axes, *((balance.title, f"{typeset(balance.label)}, J") if panel == "energy" else heading))
         if panel in ("energy", "steps") and len(runs) == 1 and (legend := axes.get_legend()):
             legend.remove()  # the title has the method
     if left:
