@@ -272,6 +272,29 @@ def test_parameters_of_single_precision_run_in_native_code():
     np.testing.assert_allclose(slope, 0.25, rtol=1e-6)  # v = 1 - t/m at t = 1
 
 
+def test_a_state_with_numbers_of_32_bits_runs_natively_in_64():
+    """`_replace` takes any array. The run of such a state ended in a TypeError of XLA, or went to XLA with a warning."""
+    system, method = da.models.unicycle(), da.LagrangeDAlembert()
+    state, options = system.state(xi=[0.5, 0.25, 0.0]), {"step": 0.1, "steps": 3}
+    single = state._replace(xi=np.asarray(state.xi, np.float32))
+    last = da.simulate(system, method, state, **options).xi[-1]
+
+    def end(xi):
+        run = da.simulate(system, method, state._replace(xi=xi), **options)
+        assert run.backend == "llvm"
+        return run.xi[-1]
+
+    many = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), single)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = [da.prepare(system, method, **options, save="final")(single).values.xi, end(single.xi)]
+        found += [jax.jit(end)(jnp.asarray(single.xi)), *da.ensemble(system, method, many, **options).xi[:, -1]]
+        assert jax.grad(lambda xi: end(xi)[0])(jnp.asarray(single.xi)).dtype == np.float32
+    for each in found:
+        assert each.dtype == np.float64
+        np.testing.assert_allclose(each, last, rtol=1e-14)
+
+
 def test_a_state_that_is_closed_over_and_a_scan_around_runs():
     system, state = case("particle")
     method = da.LagrangeDAlembert(node=0.5, nodes="velocity")

@@ -22,7 +22,7 @@ from ..integrators import OK, REASONS, Integrator, require_arguments, require_st
 from ..kernels import Backend, Chain, Words, concrete_leaves, find_chain, shapes_of
 from ..mechanics import MechanicalSystem, State, admit_velocity
 from ..numerics import call_own, is_traced, require_instance, require_known, show
-from .driver import WATCH, Schedule, begin_loop, finish_run, make_schedule, run_steps, simulate
+from .driver import WATCH, Schedule, begin_loop, finish_run, in_doubles, make_schedule, run_steps, simulate
 from .loop import (
     NO_RECORD,
     Constants,
@@ -148,7 +148,7 @@ class PreparedRun:
             schedule = replace(schedule, controls=rows)
         found = self._find(system, leaves, schedule, state)
         if found is None:
-            return self._run_the_long_way(system, schedule, state)
+            return self._run_the_long_way(system, schedule, in_doubles(state))
         chain, constants, start, rows = found
         method, asked, initial = schedule.integrator, False, self.save != "final"
         if leaves is not None or "taken" not in self._known:
@@ -190,6 +190,7 @@ class PreparedRun:
         require_state(system, state, self.step)
         if schedule.backend not in ("auto", "llvm") or schedule.t_end is not None:
             return None
+        state = in_doubles(state)
         judge, consts = (admit_velocity, system, tuple(state[:3])), (system, np.asarray(self.step))
         kernel, method = self.kernel, schedule.integrator
         check = partial(method.ask, system, state, self.step)
