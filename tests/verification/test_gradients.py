@@ -210,6 +210,32 @@ def test_a_short_run_in_a_program_is_one_native_call(steps, every, monkeypatch):
     np.testing.assert_allclose(alone(given), in_parts[0], rtol=1e-14)
 
 
+def test_a_prepared_run_in_a_program_is_one_native_call():
+    """It was a call back into Python; and what fails has its status, and a gradient that is not a number."""
+    method, options = da.LagrangeDAlembert(), {"step": 0.05, "steps": 5}
+
+    def end(x, whole, steps=5):
+        lagrangian = lambda t, q, v, p: 0.5 * v @ v + p * q[0] ** 4  # noqa: E731
+        system = da.System(da.Euclidean(1), lagrangian, parameters=x[0])
+        given, state = options | {"steps": steps}, system.state(x[1:2], x[2:3])
+        if whole:
+            run = da.simulate(system, method, state, **given)
+            return run.xi[-1, 0], run.final.status
+        saved = da.prepare(system, method, save=("xi",), **given)(state)
+        return saved.values["xi"][-1, 0], saved.final.status
+
+    x = jnp.array([1.0, 0.2, 0.3])
+    gradient = jax.jit(jax.value_and_grad(end, has_aux=True), static_argnums=(1, 2))
+    text = gradient.lower(x, False, 5).as_text()
+    assert text.count("dalembert_script") == 2
+    assert "callback" not in text
+    for a, b in zip(jax.tree.leaves(gradient(x, False, 5)), jax.tree.leaves(gradient(x, True, 5)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-14)
+    (_, status), slope = gradient(jnp.array([1.0, 1.0, 3.0]), False, 200)
+    assert int(status) != 0
+    assert np.isnan(slope).all()
+
+
 def test_a_gradient_where_jax_works_on_a_gpu_needs_no_script(monkeypatch):
     """XLA calls scripts on a processor only; the eager gradient of one run had no rule for a GPU."""
     end = jax.value_and_grad(lambda x: pulled_particle(*x, 1))
