@@ -4,8 +4,8 @@ A number that the last state decides, differentiated with respect to all paramet
 the step together, under `jax.jit`, by native adjoints; the same through XLA's gradient of the scan. Targets (issue 19):
 a gradient takes at most 3 times the run, and compiles in at most 3 times its time; the derivatives along twelve
 directions (`tangents=`) take at most 6 times the run. The Whipple bicycle (R^8,
-tests/bicycle.py) takes a hundredth of the steps. The first calls, a run and then its gradient, are those of a process of
-its own that finds nothing on disk: in one that has run other systems JAX has done a part of the work of the first run.
+tests/bicycle.py) takes a hundredth of the steps. The first calls, a run and then its gradient, are those of a process
+of its own that finds nothing on disk: in one that ran other systems JAX has done a part of the work of the first run.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ def test_a_prepared_run_in_a_program_is_one_native_call():
     method, options = da.LagrangeDAlembert(), {"step": 0.05, "steps": 5}
 
     def end(x, whole, steps=5):
-        lagrangian = lambda t, q, v, p: 0.5 * v @ v + p * q[0] ** 4  # noqa: E731
+        lagrangian = lambda t, q, v, p: 0.5 * v @ v + p * q[0] ** 4
         system = da.System(da.Euclidean(1), lagrangian, parameters=x[0])
         given, state = options | {"steps": steps}, system.state(x[1:2], x[2:3])
         if whole:
@@ -301,7 +301,7 @@ def test_parameters_of_single_precision_run_in_native_code():
 
 
 def test_a_state_with_numbers_of_32_bits_runs_natively_in_64():
-    """`_replace` takes any array. The run of such a state ended in a TypeError of XLA, or went to XLA with a warning."""
+    """`_replace` takes any array. The run of such a state ended in a TypeError of XLA, or ran there with a warning."""
     system, method = da.models.unicycle(), da.LagrangeDAlembert()
     state, options = system.state(xi=[0.5, 0.25, 0.0]), {"step": 0.1, "steps": 3}
     single = state._replace(xi=np.asarray(state.xi, np.float32))

@@ -258,10 +258,9 @@ def ensemble(
 
 def in_doubles(state: State) -> State:
     """Return a state whose numbers have 64 bits, as all of a run have; `_replace` takes any."""
-    leaves, structure = jax.tree.flatten(state)
-    if all([getattr(leaf, "dtype", None) == np.float64 for leaf in leaves]):
+    if all(getattr(leaf, "dtype", None) == np.float64 for leaf in jax.tree.leaves(state)):
         return state
-    wide: State = structure.unflatten([(jnp if isinstance(leaf, jax.Array) else np).asarray(leaf, float) for leaf in leaves])
+    wide: State = jax.tree.map(lambda leaf: (jnp if isinstance(leaf, jax.Array) else np).asarray(leaf, float), state)
     return wide
 
 

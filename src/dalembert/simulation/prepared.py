@@ -227,17 +227,17 @@ class PreparedRun:
             )  # fmt: skip
         if not is_traced((system, state)):
             method.require(system, state, self.step)
-        consts, given, records = (system, np.asarray(self.step)), (state, schedule.first_controls), cast(Any, None)
+        consts, given, found = (system, np.asarray(self.step)), (state, schedule.first_controls), cast(Any, None)
         if is_traced((system, state, schedule.controls)) and len(self.blocks) == 1:  # inside jit, one native call
             trees, alone = (consts, given, schedule.controls), (None, None, None)
             found = bind_whole(*self.kernel, trees, None, alone, *self.blocks[0], schedule.backend, WATCH)
-            final, records = found or (None, None)
-        if records is None:
+        if found is None:
             loop = begin_loop(schedule, self.kernel, consts, given)
             result = run_steps(schedule, self.kernel, consts, loop)
             if not is_traced((result.records, result.carry)):
                 return self._end_where_it_failed(result.records, result.carry)
-            records, final = mark_failures(cast(Any, result.records), result.carry)
+            found = mark_failures(result.records, result.carry)[::-1]
+        final, records = found
         last = self.save == "final"
         return Saved(jax.tree.map(lambda leaf: leaf[-1] if last else leaf, records.values), final)
 
