@@ -38,6 +38,7 @@ from work_precision import suslov as suslov_equations
 import dalembert as da
 
 STEPS, MEMBERS, BATCH = 10, 1 << 14, 20
+VEHICLES = 1 << 12  # members of a vehicle: ten steps of four times as many go in chunks, which one step does not
 Calls = dict[str, Callable[[], Any]]
 
 
@@ -184,25 +185,28 @@ def repeated(call: Callable[[], Any]) -> Callable[[], Any]:
 def measured(name: str, repeats: int) -> list[list[str]]:
     case = CASES[name][0]()
     calls = ours(case) | peers(name, case)
-    longer = da.prepare(case.system, case.integrator, step=case.step, steps=100 * STEPS, save="final")
-    calls["long"] = lambda: longer(case.state)
-    states = members(case, MEMBERS)
+    single = da.prepare(case.system, case.integrator, step=case.step, steps=1, save="final")
+    calls["prepared, one step"] = lambda: single(case.state)
+    number = VEHICLES if "speed" in case.system.start_names else MEMBERS
+    states = members(case, number)
     group = partial(da.ensemble, case.system, case.integrator, states, step=case.step, save_every=STEPS)
     calls |= {"ensemble": lambda: group(steps=STEPS), "ensemble, one step": lambda: group(steps=1)}
     for call in calls.values():
         call()
     times = interleaved({key: repeated(call) for key, call in calls.items()}, repeats)
     micro = {key: [1e6 * t / BATCH for t in spent] for key, spent in times.items()}
-    steps = [(b - a) / 99 for a, b in zip(micro["prepared"], micro["long"], strict=True)]  # ten steps of these
-    beside = [a - b for a, b in zip(micro["prepared"], steps, strict=True)]
-    # of members by nine steps more: many steps of many vehicles go another way, and later ones take longer
-    pairs = zip(micro["ensemble, one step"], micro["ensemble"], strict=True)
-    each = [(STEPS * one - ten) / (STEPS - 1) / MEMBERS for one, ten in pairs]
+
+    def without_steps(key: str) -> list[float]:
+        """By nine steps more: these, and not a thousand later ones, take as long as the ten of the call."""
+        pairs = zip(micro[f"{key}, one step"], micro[key], strict=True)
+        return [(STEPS * one - ten) / (STEPS - 1) for one, ten in pairs]
+
+    beside, each = without_steps("prepared"), [spent / number for spent in without_steps("ensemble")]
     base = micro.get("jit of a scan")
     rows = []
     targets = {"simulate": 100.0, "state": 50.0, "state by names": 50.0, "energy_error": 50.0, "at": 50.0}
     targets |= {"gradient": 3000.0, "gradient, jit": 300.0}
-    shown = {key: spent for key, spent in micro.items() if key not in ("long", "ensemble", "ensemble, one step")}
+    shown = {key: spent for key, spent in micro.items() if key != "ensemble" and not key.endswith("one step")}
     for key, spent in shown.items():
         text = verdict(median(spent), targets[key], at_most=True) if key in targets else f"{median(spent):.3g}"
         rows.append([f"{name}: {key}", text, "" if base is None else f"{ratio(spent, base):.2f}"])

@@ -162,3 +162,13 @@ def test_the_branch_through_the_anchor_is_followed_where_one_step_of_newton_leav
     np.testing.assert_allclose(inside.x**3 - inside.x, 0.3, rtol=1e-14)
     assert bool(inside.converged) and -0.58 < float(inside.x[0]) < 0.0
     assert not bool(follow_root(lambda x: x**3 - x - 0.6, jnp.zeros(1)).converged)
+
+
+def test_a_start_by_names_does_not_depend_on_the_starts_before_it():
+    """A new start tries the rows of the last one first; where these are not the first independent ones, it looks."""
+    one = da.models.ackermann_car()
+    turning = {"yaw": 0.3, "steer": 0.2, "yaw_rate": 0.1}
+    for names in ({"speed": 2.0}, {"x": 1.0, "speed": 1.0}, turning, {"speed": 1.0, "x": 2.0}):
+        found, fresh = one.state(**names), da.models.ackermann_car().state(**names)
+        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(fresh), strict=True):
+            np.testing.assert_array_equal(a, b)

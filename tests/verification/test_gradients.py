@@ -191,21 +191,49 @@ def pulled_particle(x, pushes, every):
 PULLED = jnp.array([1.3, 0.4, -0.3, 0.5, 0.7, 0.1]), 0.1 * jnp.cos(jnp.arange(12.0)).reshape(6, 2)
 
 
-@pytest.mark.parametrize("every", [1, 2, 6])
-def test_a_short_run_in_a_program_is_one_native_call(every, monkeypatch):
+@pytest.mark.parametrize(("steps", "every"), [(6, 1), (6, 2), (6, 6), (1, 1)])
+def test_a_short_run_in_a_program_is_one_native_call(steps, every, monkeypatch):
+    """A run of a single step was a call back into Python: 2 ms, where two steps took 10 us."""
+    given = PULLED[0], PULLED[1][:steps]
     end = jax.value_and_grad(lambda x: pulled_particle(*x, every))
-    text = jax.jit(end).lower(PULLED).as_text()
+    text = jax.jit(end).lower(given).as_text()
     assert text.count("dalembert_script") == 2  # the run, and its transpose
     assert "callback" not in text
-    at_once, eager = jax.jit(end)(PULLED), end(PULLED)
+    at_once, eager = jax.jit(end)(given), end(given)
     alone = jax.jit(lambda x: pulled_particle(*x, every))
-    assert alone.lower(PULLED).as_text().count("dalembert_script") == 1
+    assert alone.lower(given).as_text().count("dalembert_script") == 1
     monkeypatch.setattr(gradients, "_fits_script", lambda *given: False)
-    in_parts = jax.jit(jax.value_and_grad(lambda x: pulled_particle(*x, every)))(PULLED)
+    in_parts = jax.jit(jax.value_and_grad(lambda x: pulled_particle(*x, every)))(given)
     for found in (at_once, eager):
         for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(in_parts), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(alone(PULLED), in_parts[0], rtol=1e-14)
+    np.testing.assert_allclose(alone(given), in_parts[0], rtol=1e-14)
+
+
+def test_a_prepared_run_in_a_program_is_one_native_call():
+    """It was a call back into Python; and what fails has its status, and a gradient that is not a number."""
+    method, options = da.LagrangeDAlembert(), {"step": 0.05, "steps": 5}
+
+    def end(x, whole, steps=5):
+        lagrangian = lambda t, q, v, p: 0.5 * v @ v + p * q[0] ** 4
+        system = da.System(da.Euclidean(1), lagrangian, parameters=x[0])
+        given, state = options | {"steps": steps}, system.state(x[1:2], x[2:3])
+        if whole:
+            run = da.simulate(system, method, state, **given)
+            return run.xi[-1, 0], run.final.status
+        saved = da.prepare(system, method, save=("xi",), **given)(state)
+        return saved.values["xi"][-1, 0], saved.final.status
+
+    x = jnp.array([1.0, 0.2, 0.3])
+    gradient = jax.jit(jax.value_and_grad(end, has_aux=True), static_argnums=(1, 2))
+    text = gradient.lower(x, False, 5).as_text()
+    assert text.count("dalembert_script") == 2
+    assert "callback" not in text
+    for a, b in zip(jax.tree.leaves(gradient(x, False, 5)), jax.tree.leaves(gradient(x, True, 5)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-14)
+    (_, status), slope = gradient(jnp.array([1.0, 1.0, 3.0]), False, 200)
+    assert int(status) != 0
+    assert np.isnan(slope).all()
 
 
 def test_a_gradient_where_jax_works_on_a_gpu_needs_no_script(monkeypatch):
@@ -270,6 +298,29 @@ def test_parameters_of_single_precision_run_in_native_code():
         assert float(speed(np.float32(2.0))) == float(speed(2.0))
     assert slope.dtype == jnp.float32
     np.testing.assert_allclose(slope, 0.25, rtol=1e-6)  # v = 1 - t/m at t = 1
+
+
+def test_a_state_with_numbers_of_32_bits_runs_natively_in_64():
+    """`_replace` takes any array. The run of such a state ended in a TypeError of XLA, or ran there with a warning."""
+    system, method = da.models.unicycle(), da.LagrangeDAlembert()
+    state, options = system.state(xi=[0.5, 0.25, 0.0]), {"step": 0.1, "steps": 3}
+    single = state._replace(xi=np.asarray(state.xi, np.float32))
+    last = da.simulate(system, method, state, **options).xi[-1]
+
+    def end(xi):
+        run = da.simulate(system, method, state._replace(xi=xi), **options)
+        assert run.backend == "llvm"
+        return run.xi[-1]
+
+    many = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), single)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = [da.prepare(system, method, **options, save="final")(single).values.xi, end(single.xi)]
+        found += [jax.jit(end)(jnp.asarray(single.xi)), *da.ensemble(system, method, many, **options).xi[:, -1]]
+        assert jax.grad(lambda xi: end(xi)[0])(jnp.asarray(single.xi)).dtype == np.float32
+    for each in found:
+        assert each.dtype == np.float64
+        np.testing.assert_allclose(each, last, rtol=1e-14)
 
 
 def test_a_state_that_is_closed_over_and_a_scan_around_runs():

@@ -250,7 +250,7 @@ class Scripts:
             self.steps = adjoint_of(spec, _moving(whole, keeps, outline), [*given[0], *outline.carry, *given[2]])
             self.first = adjoint_of(whole.begin, (*whole.split(keeps)[0], *starts), [*given[0], *given[1]])
             self.row = self.steps.forwards.kept
-            if not self.steps.keeps_on_the_way or spec.steps > self.steps.segment_steps:
+            if spec.steps > self.steps.segment_steps:
                 raise LoweringError("a script runs in one piece")
             loops = (self.steps.forwards, self.steps.backwards, self.steps.observer, self.first.backwards)
             self.functions = [loop.function for loop in loops if loop is not None]  # before a script is written
@@ -462,7 +462,7 @@ def bind_whole(
     """
     flat = [jax.tree.flatten(tree) for tree in trees]
     leaves = [as_array(leaf) for part, _ in flat for leaf in part]
-    if backend == "xla" or not all(map(_is_linearised, leaves)) or saves * every < 2:
+    if backend == "xla" or not all(map(_is_linearised, leaves)):
         return None
     consts, start, controls = (cast(Any, structure) for _, structure in flat)
     marks = [tuple(lane_axes(tree, prefix)) for tree, prefix in zip(trees, axes, strict=True)]
@@ -485,7 +485,7 @@ def bind_whole(
     except LoweringError:
         return None
     short, inside = _fits_script(whole, leaves), any(map(_is_program, leaves))
-    if inside and not short:
+    if not short and (inside or spec.steps == 1):  # one step keeps nothing on the way
         return None
     bind = _as_program(whole) if short and not inside else partial(whole_p.bind, whole=whole, keeps=None)
     found = bind(*leaves)

@@ -90,8 +90,8 @@ MAX_CHAINS = 16
 """Chains held in memory; the one used least recently goes first."""
 SPACES = struct.Struct("3q")
 """The addresses of the spaces of a chain's script."""
-LANE_SPACES = struct.Struct("9q")
-"""Those of lanes: constants of judge, begin, steps and of each lane, starts, rows, carry, records, what judge found."""
+LANE_SPACES = struct.Struct("7q")
+"""Those of lanes: constants of begin, of steps and of each lane, starts, rows, carry and what judge found, records."""
 MAX_WARM_BYTES = 2**26
 """Memory of lanes that is kept for the next ones."""
 UNWATCHED_SECONDS = 2e-3
@@ -498,11 +498,12 @@ class HostLanes:
     """Lanes on this processor that judge(consts, start), begin(consts, (start, u)) -> carry, then advance and observe.
 
     u is the control of the first step. The words of a carry go from program to program as they are, some lanes after
-    others, so that they stay in a cache. A start that is doubtful runs too, and is not looked at.
+    others, so that they stay in a cache. Judge and begin are one program, for they compute much in common. A start that
+    is doubtful runs too, and is not looked at.
     """
 
-    def __init__(self, judge: Plan, begin: Plan, steps: Plan, control_axes: list[bool], watch: Watch):
-        self.judge, self.begin, self.steps, self.control_axes, self.watch = judge, begin, steps, control_axes, watch
+    def __init__(self, begin: Plan, steps: Plan, control_axes: list[bool], watch: Watch):
+        self.begin, self.steps, self.control_axes, self.watch = begin, steps, control_axes, watch
         assert steps.lanes is not None
         self.lanes, self.stride = steps.lanes, steps.stride
         self.status = steps.carry[watch.status(steps.carry_tree.unflatten(range(len(steps.carry))))][0]
@@ -526,13 +527,12 @@ class HostLanes:
         shared, varying, room = self.begin._pack_lanes([*consts, *start, *first], room)
         constants = shared[: len(shared) - len(self.begin.captured) // 8]
         held, row, row_stride = pack_controls(controls, self.control_axes, stride)
-        plans = (self.judge, self.begin, steps)
-        own = [np.concatenate([constants, _words(plan.captured)]) for plan in plans]
-        ends = np.cumsum([self.judge.words, self.begin.words, capacity * steps.words]).tolist()
-        whole = _take_memory(ends[-1] * stride)  # in one piece: large memory comes in large pages
-        made = whole[: ends[-1] * stride]
-        good, loop, words = made[:lanes], made[ends[0] * stride : ends[1] * stride], made[ends[1] * stride :]
-        spaces = [each.ctypes.data for each in (*own, varying, room, held, loop, words, made)]
+        own = [np.concatenate([constants, _words(plan.captured)]) for plan in (self.begin, steps)]
+        ends = (self.begin.words * stride, (self.begin.words + capacity * steps.words) * stride)
+        whole = _take_memory(ends[1])  # in one piece: large memory comes in large pages
+        loop, words = whole[: ends[0]], whole[ends[0] : ends[1]]
+        good = loop[ends[0] - stride :][:lanes]  # the last that a beginning makes
+        spaces = [each.ctypes.data for each in (*own, varying, room, held, loop, words)]
         bases = LANE_SPACES.pack(*spaces)
 
         def run(blocks: Sequence[tuple[int, int]]) -> float:
@@ -583,11 +583,10 @@ class HostLanes:
             for first in range(0, vectors, count):
                 lanes = self.stride, first * width, min(first + count, vectors) * width
                 call = partial(call_line, last=row_stride, lanes=lanes)
-                lines = call(self.judge.function, ((0, 0), (3, 0), (4, 0), nothing, (8, 0)), (1, 0, 1, 0))
-                lines += call(self.begin.function, ((1, 0), (3, 0), (4, 0), nothing, (6, 0)), (1, 0, 1, 0))
+                lines = call(self.begin.function, ((0, 0), (2, 0), (3, 0), nothing, (5, 0)), (1, 0, 1, 0))
                 done, taken = 0, 0
                 for saves, every in ((1, 0), *blocks):
-                    given = ((2, 0), (3, 0), (6, 0), (5, 8 * row * taken), (7, 0))
+                    given = ((1, 0), (2, 0), (5, 0), (4, 8 * row * taken), (6, 0))
                     lines += call(steps.function, given, (capacity, done, done + saves, every))
                     done, taken = done + saves, taken + saves * every
                 found.append(np.array([*lines, 0], np.int64))
@@ -631,13 +630,11 @@ def _make_host_lanes(
     marks = lane_axes(controls, axes[2])
     first = jax.tree.map(lambda leaf: leaf[:, 0] if any(marks) else leaf[0], controls)
     both = (axes[0], (axes[1], axes[2]))
-    of_judge = plan_of(keep_carry, judge, consts, start, lanes=lanes, axes=axes[:2])
-    of_begin = plan_of(keep_carry, begin, consts, (start, first), lanes=lanes, axes=both)
+    of_begin = plan_of(keep_carry, _Beginning(judge, begin), consts, (start, first), lanes=lanes, axes=both)
     zeros = [np.broadcast_to(np.zeros((), kind), (lanes, *shape)) for _, _, shape, _, kind in of_begin.record]
-    loop, ways = of_begin.record_tree.unflatten(zeros), (axes[0], 0, axes[2])
+    (loop, _), ways = of_begin.record_tree.unflatten(zeros), (axes[0], 0, axes[2])
     of_steps = plan_of(advance, observe, consts, loop, controls, lanes=lanes, axes=ways)
-    same = of_judge.stride == of_begin.stride == of_steps.stride
-    return HostLanes(of_judge, of_begin, of_steps, marks, watch) if same else None
+    return HostLanes(of_begin, of_steps, marks, watch) if of_begin.stride == of_steps.stride else None
 
 
 @dataclass(frozen=True)

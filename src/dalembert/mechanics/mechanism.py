@@ -595,9 +595,23 @@ def _coordinates(parts: Parts, p: Any, g: Element) -> Array:
     return jnp.stack(found)
 
 
+@partial(jax.tree_util.register_dataclass, data_fields=("parameters",), meta_fields=("parts",))
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """The parts with their numbers, which native code packs once (`words_of`)."""
+
+    parts: Parts
+    parameters: Any
+
+    @cached_property
+    def priority(self) -> list[int]:
+        return priority(self.parts)
+
+
 @partial(compile_function, place=False)
-def _at_coordinates(parts: Parts, p: Any, q: Array) -> tuple[Element, Array, Array]:
+def _at_coordinates(drawing: Drawing, q: Array) -> tuple[Element, Array, Array]:
     """(g, phi, dphi/dq) at coordinates q; phi has what coordinates of geared joints are off after the constraints."""
+    parts, p = drawing.parts, drawing.parameters
     geared = [parts.coordinate_names.index(parts.joints[k].names[0]) for k in parts.gears]
 
     def phi(at: Array) -> Array:
@@ -609,8 +623,9 @@ def _at_coordinates(parts: Parts, p: Any, q: Array) -> tuple[Element, Array, Arr
 
 
 @partial(compile_function, place=False)
-def _rates_at(parts: Parts, p: Any, g: Element) -> tuple[Array, Array]:
+def _rates_at(drawing: Drawing, g: Element) -> tuple[Array, Array]:
     """(A, C) at a configuration: all rows of its constraints, and C with the rates C xi."""
+    parts, p = drawing.parts, drawing.parameters
     zero = jnp.zeros(parts.group.dim)
     heights = jacobian(lambda eta: Closing(parts)(0.0, parts.group.shift(g, eta), p), zero)
     return jnp.concatenate([Rolling(parts)(0.0, g, p), heights]), jacobian(partial(_rates, parts, p, g), zero)
@@ -760,14 +775,15 @@ class MechanismSystem(System):
                 raise InvalidInput(f"give g and xi, or names ({', '.join(named)}), not both")
             return super().state(g, xi, momentum=momentum, t=t)
         positions, rates = self._read(named)
-        numbers, starts = self.__dict__.get("_starts", (None, {}))
+        numbers, starts, drawing = self.__dict__.get("_starts", (None, {}, None))
         if not holds(self.parameters, numbers):
-            starts = {}
-            self.__dict__["_starts"] = keep(self.parameters), starts
+            starts, drawing = {}, Drawing(self.parts, self.parameters)
+            self.__dict__["_starts"] = keep(self.parameters), starts, drawing
         if (start := starts.get(key := (*positions.items(), *rates))) is None:
+            last = next(reversed(starts.values()), None)
             if len(starts) >= MAX_STARTS:
                 starts.clear()
-            start = starts[key] = _find_start(self, positions, list(rates))
+            start = starts[key] = _find_start(drawing, self.load_names, positions, list(rates), last)
         return super().state(start.g, _velocity(self, start, rates), t=t)
 
     def _read(self, named: Mapping[str, float]) -> tuple[dict[int, float], dict[int, float]]:
@@ -795,20 +811,21 @@ def priority(parts: Parts) -> list[int]:
     return sorted(range(len(names)), key=lambda k: ranks[names[k]])
 
 
-def _assemble(parts: Parts, p: Any, given: Mapping[int, float], near: Any = None) -> Element:
+def _assemble(drawing: Drawing, given: Mapping[int, float], near: Any = None) -> Element:
     """The configuration with these coordinates that meets the holonomic constraints.
 
     From the drawing only as many coordinates move as must; from coordinates `near` all do, by steps of least length.
     """
+    parts = drawing.parts
     q = np.zeros(len(parts.coordinate_names)) if near is None else np.array(near)
     q[list(given)] = list(given.values())
     loose = [] if near is None else list(range(len(q)))
     for step in range(60):
-        g, phi, slope = _at_coordinates(parts, p, q)
+        g, phi, slope = _at_coordinates(drawing, q)
         if not phi.size or np.abs(phi).max() < 1e-13 * (1.0 + np.abs(q).max()):
             return g
         if not step and near is None:
-            loose = _independent(slope.T, [k for k in reversed(priority(parts)) if k not in given])
+            loose = _independent(slope.T, [k for k in reversed(drawing.priority) if k not in given])
         change = np.linalg.lstsq(slope[:, loose], -phi, rcond=RANK)[0] if loose else np.zeros(0)
         if not np.isfinite(change).all() or np.abs(change).max(initial=0.0) < 1e-15 * (1.0 + np.abs(q).max()):
             break
@@ -835,15 +852,17 @@ class Start(NamedTuple):
     inverse: Reals
 
 
-def _find_start(system: MechanismSystem, positions: Mapping[int, float], wanted: list[int]) -> Start:
-    """The start with these coordinates, where rates that are not wanted are 0 if they can be."""
-    parts, p = system.parts, system.parameters
-    g = _assemble(parts, p, positions)
-    rows, rates = (np.asarray(part) for part in _rates_at(parts, p, g))
+def _find_start(
+    drawing: Drawing, loads: Sequence[str], positions: Mapping[int, float], wanted: list[int], last: Start | None
+) -> Start:
+    """The start with these coordinates, where rates that are not wanted are 0 if they can be; `last` is another one."""
+    g = _assemble(drawing, positions)
+    rows, rates = _rates_at(drawing, g)
     everything, count = np.concatenate([rows, rates]), len(rows)
-    rest = [k for k in priority(parts) if k not in wanted]
-    chosen = _independent(everything, [*range(count), *(count + k for k in [*wanted, *rest])])
-    if lost := [name for k, name in enumerate(system.load_names) if k not in chosen]:
+    order = [*range(count), *(count + k for k in wanted), *(count + k for k in drawing.priority if k not in wanted)]
+    alike = last is not None and _are_first(everything, order, last.chosen)
+    chosen = last.chosen if last is not None and alike else _independent(everything, order)
+    if lost := [name for k, name in enumerate(loads) if k not in chosen]:
         raise InvalidInput(
             f"in this configuration the constraints of {' and '.join(lost)} follow from the others, and next to it "
             "they do not: no motion is determined there. Leave out what is too much (of two wheels on one axle one may "
@@ -868,6 +887,20 @@ def _velocity(system: MechanismSystem, start: Start, given: Mapping[int, float])
                 f"it {found:.9g} there. Leave it out, or change the others"
             )
     return xi
+
+
+def _are_first(rows: Any, order: list[int], guess: list[int]) -> bool:
+    """Whether so many of these rows as there are columns are those that `_independent` finds: a third of its time."""
+    if len(guess) < rows.shape[1] or not set(guess) <= set(order):
+        return False
+    places = np.array([order.index(k) for k in guess])
+    if np.any(np.diff(places) < 0):
+        return False
+    sizes = np.linalg.norm(rows[order], axis=1)
+    along = (rows[order] / np.where(sizes > 0.0, sizes, 1.0)[:, None]) @ np.linalg.qr(rows[guess].T)[0]
+    before = np.searchsorted(places, np.arange(len(order)))
+    far = np.sum(np.where(np.arange(len(guess)) >= before[:, None], along, 0.0) ** 2, axis=1) > RANK**2
+    return bool(far[places].all()) and int(far.sum()) == len(guess)
 
 
 def _independent(rows: Any, order: list[int]) -> list[int]:
@@ -1731,8 +1764,8 @@ def _without_redundant(parts: Parts, p: Any) -> Parts:
     """The parts without heights that cannot change, and without constraints that follow from others."""
     rng, size = np.random.default_rng(0), len(parts.coordinate_names)
     trials = [np.zeros(size), *(0.3 * rng.normal(size=(SAMPLES, size)))]
-    count = len(_holonomic_names(parts))
-    found = [tuple(np.asarray(part)[:count] for part in _at_coordinates(parts, p, q)[1:]) for q in trials]
+    count, drawing = len(_holonomic_names(parts)), Drawing(parts, p)
+    found = [tuple(np.asarray(part)[:count] for part in _at_coordinates(drawing, q)[1:]) for q in trials]
     fixed = np.all([np.abs(slope).max(axis=1, initial=0.0) < VANISHING for _, slope in found], axis=0)
     for name, off in zip(np.array(_holonomic_names(parts), str)[fixed], found[0][0][fixed], strict=True):
         if abs(off) > VANISHING:
@@ -1744,10 +1777,11 @@ def _without_redundant(parts: Parts, p: Any) -> Parts:
     parts = _keep(parts, np.concatenate([np.ones(rolling, bool), ~fixed]))
     names = np.array(_load_names(parts), str)
     order = [*range(rolling, len(names)), *range(rolling)]
-    samples = [np.asarray(_rates_at(parts, p, _assemble(parts, p, {}))[0])]
+    drawing = Drawing(parts, p)
+    samples = [np.asarray(_rates_at(drawing, _assemble(drawing, {}))[0])]
     for q in trials[1:]:
         try:
-            samples.append(np.asarray(_rates_at(parts, p, _assemble(parts, p, {}, q))[0]))
+            samples.append(np.asarray(_rates_at(drawing, _assemble(drawing, {}, q))[0]))
         except InvalidInput:  # too far from any
             continue
     independent = np.zeros(len(names), bool)

@@ -162,7 +162,7 @@ def simulate(
     require_function("tangents", tangents, "s -> (system, state, step)")
     if directions is not None and (positive_int("directions", directions) and tangents is None):
         raise InvalidInput(f"directions is {directions}, but there are no tangents: give tangents=, s -> problem")
-    begin = given if t0 is None else given._replace(t=array(finite("t0", t0)))
+    begin = in_doubles(given if t0 is None else given._replace(t=array(finite("t0", t0))))
     require_state(system, begin, step)
     begin_time = begin.t if is_traced(begin.t) else float(begin.t)
     schedule = make_schedule(
@@ -254,6 +254,14 @@ def ensemble(
         members = replace(members, system=to_host(members.system), state=to_host(members.state))
     varies = (0 if members.states_vary else None, 0 if schedule.own_controls else None)
     return _integrate(schedule, members.system, array(step), members.state, None, checked, varies)
+
+
+def in_doubles(state: State) -> State:
+    """Return a state whose numbers have 64 bits, as all of a run have; `_replace` takes any."""
+    if all(getattr(leaf, "dtype", None) == np.float64 for leaf in jax.tree.leaves(state)):
+        return state
+    wide: State = jax.tree.map(lambda leaf: (jnp if isinstance(leaf, jax.Array) else np).asarray(leaf, float), state)
+    return wide
 
 
 def _first(times: Any) -> float:
@@ -1065,6 +1073,7 @@ def stack_members(
     systems: MechanicalSystem = _stack(system, "systems") if isinstance(system, list) else system
     states: State = _stack(state, "states") if isinstance(state, list) else state
     systems, states = as_jax((systems, states))
+    states = in_doubles(states)
     if batched_system and not isinstance(system, list):
         _require_axes(systems)
     members = Members(systems, states, batched_system or isinstance(system, list), states.xi.ndim == 2)

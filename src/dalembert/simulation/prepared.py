@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +19,10 @@ import numpy as np
 
 from ..errors import InvalidInput
 from ..integrators import OK, REASONS, Integrator, require_arguments, require_state
-from ..kernels import Backend, Chain, Words, concrete_leaves, find_chain, shapes_of
+from ..kernels import Backend, Chain, Words, bind_whole, concrete_leaves, find_chain, shapes_of
 from ..mechanics import MechanicalSystem, State, admit_velocity
 from ..numerics import call_own, is_traced, require_instance, require_known, show
-from .driver import WATCH, Schedule, begin_loop, finish_run, make_schedule, run_steps, simulate
+from .driver import WATCH, Schedule, begin_loop, finish_run, in_doubles, make_schedule, run_steps, simulate
 from .loop import (
     NO_RECORD,
     Constants,
@@ -148,7 +148,7 @@ class PreparedRun:
             schedule = replace(schedule, controls=rows)
         found = self._find(system, leaves, schedule, state)
         if found is None:
-            return self._run_the_long_way(system, schedule, state)
+            return self._run_the_long_way(system, schedule, in_doubles(state))
         chain, constants, start, rows = found
         method, asked, initial = schedule.integrator, False, self.save != "final"
         if leaves is not None or "taken" not in self._known:
@@ -190,6 +190,7 @@ class PreparedRun:
         require_state(system, state, self.step)
         if schedule.backend not in ("auto", "llvm") or schedule.t_end is not None:
             return None
+        state = in_doubles(state)
         judge, consts = (admit_velocity, system, tuple(state[:3])), (system, np.asarray(self.step))
         kernel, method = self.kernel, schedule.integrator
         check = partial(method.ask, system, state, self.step)
@@ -226,13 +227,17 @@ class PreparedRun:
             )  # fmt: skip
         if not is_traced((system, state)):
             method.require(system, state, self.step)
-        consts = (system, np.asarray(self.step))
-        loop = begin_loop(schedule, self.kernel, consts, (state, schedule.first_controls))
-        result = run_steps(schedule, self.kernel, consts, loop)
-        if not is_traced((result.records, result.carry)):
-            return self._end_where_it_failed(result.records, result.carry)
-        records: Any
-        records, final = mark_failures(result.records, result.carry)
+        consts, given, found = (system, np.asarray(self.step)), (state, schedule.first_controls), cast(Any, None)
+        if is_traced((system, state, schedule.controls)) and len(self.blocks) == 1:  # inside jit, one native call
+            trees, alone = (consts, given, schedule.controls), (None, None, None)
+            found = bind_whole(*self.kernel, trees, None, alone, *self.blocks[0], schedule.backend, WATCH)
+        if found is None:
+            loop = begin_loop(schedule, self.kernel, consts, given)
+            result = run_steps(schedule, self.kernel, consts, loop)
+            if not is_traced((result.records, result.carry)):
+                return self._end_where_it_failed(result.records, result.carry)
+            found = mark_failures(result.records, result.carry)[::-1]
+        final, records = found
         last = self.save == "final"
         return Saved(jax.tree.map(lambda leaf: leaf[-1] if last else leaf, records.values), final)
 
