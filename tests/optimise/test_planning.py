@@ -728,6 +728,22 @@ def test_a_truck_with_a_tank_at_rest_drives_straight():
     assert "too tight" in far.reason and "holonomic" not in far.reason
 
 
+@pytest.mark.parametrize(("limit", "duration"), [(np.inf, 3.0), (3.0, 6.0)])
+def test_the_unit_of_a_cost_does_not_matter(limit, duration):
+    """With and without bounds: as many iterations, the same controls, and cost and multipliers in the user's unit."""
+    pendulum = da.System(
+        da.Euclidean(1), lambda t, q, v, p: 0.5 * v @ v + 9.81 * jnp.cos(q[0]), force=lambda t, q, v, u, p: u,
+        inputs=(da.Input("torque", "N m", -limit, limit),),
+    )  # fmt: skip
+    options = {"start": np.zeros(1), "goal": pendulum.state([np.pi], [0.0]), "steps": 40, "duration": duration}
+    found = [plan(pendulum, cost=lambda t, q, v, u, c=c: c * u @ u, **options) for c in (1.0, 1e-10, 1e7)]
+    for made, c in zip(found, (1.0, 1e-10, 1e7), strict=True):
+        assert made.status == "optimal" and made.strict and made.iterations == found[0].iterations
+        np.testing.assert_allclose(made.controls, found[0].controls, atol=1e-9)
+        for name in ("cost", "costates", "goal_multipliers"):
+            np.testing.assert_allclose(getattr(made, name), c * getattr(found[0], name), rtol=1e-7, atol=1e-9 * c)
+
+
 def test_the_heading_of_a_mechanism_is_a_goal_up_to_turns():
     """With friction too, where only the yaw turns, and not what stands first in a chart of its group."""
     skate = da.Mechanism("skate")

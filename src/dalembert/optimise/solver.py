@@ -661,8 +661,7 @@ class Machine:
     def begin(self, x: Any, u: Numbers) -> None:
         """Put in the first iterate: slacks at the constraints where these hold, a little inside where not.
 
-        With constraints, whose barrier has to fit to the cost, this counts so many times that the largest multiplier of
-        a first step without them is 10: the answer does not depend on the unit of the cost.
+        With constraints, whose barrier has to fit to the cost, a first step without them finds how often this counts.
         """
         s, own, xp = self.stages, self.lane, self.kind.arrays
         s.data[s.places["x"] : s.places["gap"]] = 0.0
@@ -680,8 +679,7 @@ class Machine:
             self.softest = xp.where(xp.isfinite(least), least, 1.0)
             if self.options.scaled:
                 self.step()
-                size = xp.maximum(self.numbers["penalty"], TRIFLE * own.leaves("scores")[0][SCALE])
-                self.lengths[1][3] = MULTIPLIER / xp.where((size > 0) & xp.isfinite(size), size, MULTIPLIER)
+                self.scale()
             self._hold(held, self.barrier, self.barrier)
 
     def _hold(self, slacks: Sequence[Any], product: float, barrier: float) -> None:
@@ -694,6 +692,18 @@ class Machine:
             self.numbers[name][...] = 1.0 if name == "weight" else 0.0
         self.lengths[1][:2] = 0.0
         self.begin_anew(barrier)
+
+    def scale(self) -> None:
+        """After the first step: let the cost count so many times that the largest multiplier of this step is 10.
+
+        So the way to the answer does not depend on the unit of the cost. The step itself is the same for all units.
+        """
+        s, own, xp = self.stages, self.lane, self.kind.arrays
+        size = xp.maximum(self.numbers["penalty"], TRIFLE * own.leaves("scores")[0][SCALE, 0])
+        factor = MULTIPLIER / xp.where((size > 0) & xp.isfinite(size), size, MULTIPLIER)
+        parts = [s.leaves("dcostate")[0], own.leaves("step")[0], own.leaves("merits")[0][:, 0], self.lengths[1][3]]
+        for part in (*parts, own.leaves("reference")[0], *(self.numbers[name] for name in ("penalty", "shift", "used"))):
+            part *= factor
 
     def begin_anew(self, barrier: float) -> None:
         """The next evaluation is the first: it is accepted."""
@@ -782,6 +792,8 @@ class Solver:
                 if at.flags("status").all():
                     break
                 at.step()
+                if not count and self.options.scaled and not at.barrier:
+                    at.scale()
         except KeyboardInterrupt:
             self.stopped = True
         at.numbers["status"][at.numbers["status"] == ACTIVE] = INTERRUPTED
