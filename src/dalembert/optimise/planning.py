@@ -475,7 +475,7 @@ def plan(
     limit = checks.positive_int("max_iterations", max_iterations)
     options = Options(float(checks.positive("tolerance", tolerance)), limit)
     checks.require_progress(progress, "(iterations, residual, gap)")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise InvalidInput(f"seed is {show(seed)}; allowed: a whole number that is not negative")
     require_name("backend", backend, BACKENDS)
     if checks.positive_int("starts", starts) > MAX_STARTS:
@@ -504,7 +504,7 @@ def read_names(system: MechanicalSystem, what: str, given: Mapping[str, Any], ra
     names, turning = names_of(system)
     turns = dict(zip(names, turning, strict=True)) | (dict.fromkeys(system.rate_names, False) if rates else {})
     given = spelled(f"name of the {what}", given, turns)
-    values = np.array([float(checks.finite_reals(f"{name} of the {what}", value)) for name, value in given.items()])
+    values = np.array([float(checks.finite(f"{name} of the {what}", value)) for name, value in given.items()])
     return Named(tuple(list(turns).index(name) for name in given), tuple(turns[name] for name in given)), values
 
 
@@ -943,10 +943,14 @@ class _Task:
             return f"{what} is not finite on the way: begin with a guess where they are"
         if found.cost[b] < -ENDLESS:
             return f"the cost falls without end, to {found.cost[b]:.1e} so far: bound the inputs, or let them cost more"
+        falling = ""
+        if found.cost[b] < 0:
+            falling = f" The cost is {found.cost[b]:.2g}: one that can fall below zero may have no least value."
         if gap <= math.sqrt(options.tolerance):
             return (
                 f"the goal is reached, but the cost is not yet least (residual {found.error[b]:.1e}): raise "
-                "max_iterations, take starts=8, or add a little cost of the controls if they cost nothing"
+                "max_iterations, take starts=8, smooth a cost with corners, such as |u|, or add a little cost of the "
+                f"controls if they cost nothing.{falling}"
             )
         chosen = found.u[b].size + self.start_ways.shape[1] + self.free_time
         if chosen < (asked := found.nu.shape[1]):
@@ -983,9 +987,10 @@ class _Task:
                 )
         held = any(map(any, (self.bounded, self.watched))) or self.functions[2] is not None
         if held and self._reaches_without_bounds(found, b, options):
+            sure = ("are", "") if word == "stalled" else ("may be", ", or smooth a cost with corners, such as |u|")
             return (
-                f"the goal is missed by {gap:.2g}. Without bounds and path it is reached: they are too tight for "
-                "this duration; widen them, or take a longer or free duration"
+                f"the goal is missed by {gap:.2g}. Without bounds and path it is reached: they {sure[0]} too tight for "
+                f"this duration; widen them, or take a longer or free duration{sure[1]}"
             )
         near = f" Near the last iterate the controls cannot change {missed}." if missed else ""
         if not self.kinematic:
@@ -999,22 +1004,22 @@ class _Task:
             )  # fmt: skip
         if full := self._at_bounds(found.u[b]):
             near += f" In most steps {full} is at a bound, which may be too tight for this duration."
-        if found.cost[b] < 0:
-            near += f" The cost is {found.cost[b]:.2g}: one that can fall below zero may have no least value."
         return (
-            f"the goal is missed by {gap:.2g} ({'no step helps' if word == 'stalled' else word}).{near} Take starts=8, "
-            "a longer duration, more steps, or a guess that is nearer"
+            f"the goal is missed by {gap:.2g} ({'no step helps' if word == 'stalled' else word}).{near}{falling} "
+            "Take starts=8, a longer duration, more steps, or a guess that is nearer"
         )
 
     def _say_start(self, found: Solution, b: int) -> str:
-        """That the start breaks the path, if it does."""
+        """That the start breaks bounds or the path, if it does."""
         (discrete, numbers, _), x = self.solved, jax.tree.map(lambda leaf: leaf[b, 0], found.x)
-        if discrete.path is None:
-            return ""
-        consts = (self.system, numbers)
-        point = (*evaluate(Of(Discrete.motion, discrete), consts, x), found.u[b, 0])
-        rows = _say_rows(np.asarray(evaluate(Of(Discrete.keep_clear, discrete), consts, point)))
-        return rows and f". The start itself breaks the path ({rows} there), which the first step has to mend"
+        consts, words = (self.system, numbers), ""
+        t, g, xi = evaluate(Of(Discrete.motion, discrete), consts, x)
+        if outside := self._beyond(dict(enumerate(np.asarray(observe(self.system, t, g, xi))))):
+            words = f". The start itself is outside the bounds of {outside}, which the first step has to mend"
+        if discrete.path is not None:
+            rows = _say_rows(np.asarray(evaluate(Of(Discrete.keep_clear, discrete), consts, (t, g, xi, found.u[b, 0]))))
+            words += rows and f". The start itself breaks the path ({rows} there), which the first step has to mend"
+        return words
 
     def _say_step(self, found: Solution, b: int) -> str:
         """That the step is too long for the fastest motion at the start, if it is."""
@@ -1055,6 +1060,10 @@ class _Task:
         elif self.ends is not None and self.goal_marks[: self.system.group.dim].all():
             seen = np.asarray(observe(self.system, *jax.tree.map(lambda leaf: leaf[k], self.ends[:3])))
             values = dict(enumerate(seen if self.goal_marks.all() else seen[: -self.system.group.dim]))
+        return self._beyond(values)
+
+    def _beyond(self, values: Mapping[int, float]) -> str:
+        """The names of coordinates and rates, by their places, whose values are outside the bounds."""
         (low, high), names = self.watched, (*names_of(self.system)[0], *self.system.rate_names)
         beyond = [place for place, least in zip(low, self.least, strict=True) if values.get(place, least) < least]
         beyond += [place for place, most in zip(high, self.most, strict=True) if values.get(place, most) > most]

@@ -356,6 +356,7 @@ class Decide:
         error, held = jnp.maximum(rest, most[2] / size), jnp.maximum(rest, most[3] / size)
         known = jnp.isfinite(error + most[4] + sums[0])
         error, held, scale = jnp.where(known, error, jnp.inf), jnp.where(known, held, jnp.inf), most[4] + most[0]
+        scale = jnp.where(scale > 0, scale, 1.0)  # where nothing costs anything
 
         # the step of the last search
         active, fresh = lane.status == ACTIVE, lane.fresh > 0
@@ -702,7 +703,8 @@ class Machine:
         size = xp.maximum(self.numbers["penalty"], TRIFLE * own.leaves("scores")[0][SCALE, 0])
         factor = MULTIPLIER / xp.where((size > 0) & xp.isfinite(size), size, MULTIPLIER)
         parts = [s.leaves("dcostate")[0], own.leaves("step")[0], own.leaves("merits")[0][:, 0], self.lengths[1][3]]
-        for part in (*parts, own.leaves("reference")[0], *(self.numbers[name] for name in ("penalty", "shift", "used"))):
+        parts += [own.leaves("reference")[0], *(self.numbers[name] for name in ("penalty", "shift", "used"))]
+        for part in parts:
             part *= factor
 
     def begin_anew(self, barrier: float) -> None:

@@ -22,7 +22,7 @@ from ..integrators import OK
 from ..kernels import Shelf, evaluate, map_rows, run_rows
 from ..mechanics import MechanicalSystem, MechanismSystem, State, names_of, observe
 from ..mechanics.system import Driven
-from ..numerics import finite_reals, known_arguments, positive_int, require_instance, show, solve
+from ..numerics import finite, finite_reals, known_arguments, positive_int, require_instance, show, solve
 from ..numerics.types import Array
 from ..trajectory import Trajectory, simulate
 from .planning import Discrete, Node, Plan, linearise, spelled
@@ -247,7 +247,7 @@ def track(
     if plan.status != "optimal":
         gap = f"its states fit together, and the goal is met, to {plan.infeasibility:.1e}"
         warnings.warn(f"the plan to be tracked is not optimal ({plan.status}): {gap}", stacklevel=2)
-    if isinstance(horizon, bool) or not isinstance(horizon, int) or not 0 <= horizon <= MAX_HORIZON:
+    if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or not 0 <= horizon <= MAX_HORIZON:
         raise InvalidInput(
             f"horizon is {show(horizon)}; allowed: a number of steps up to {MAX_HORIZON}, or 0: fixed gains"
         )
@@ -319,7 +319,7 @@ def _by_names(what: str, given: Mapping[str, Any], names: Sequence[str]) -> dict
     """Weights by the names that they mean."""
     found = spelled(f"name in {what}", given, dict.fromkeys(names))
     for name, value in found.items():
-        found[name] = float(finite_reals(f"{what} of {name}", value))
+        found[name] = float(finite(f"{what} of {name}", value))
         if found[name] < 0:
             raise InvalidInput(f"{what} of {name} is {show(value)}; allowed: a number that is not negative")
     return found
