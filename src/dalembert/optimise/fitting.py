@@ -411,6 +411,9 @@ def make_part(
     where = [places[name] if name in places else columns.add(name + label, each) for name, each in mine.items()]
     parameters, fits, data = np.concatenate([np.zeros(0, int), *where]), len(given), join_experiments(given)
     system, state = form.system(base, columns.numbers[0, parameters]), data.state
+    if no_number := [k for k, leaf in enumerate(jax.tree.leaves(system)) if np.isnan(leaf).any()]:
+        where_ = ", ".join(name_leaves(system)[k] for k in no_number)
+        raise InvalidInput(f"model(...) has NaN in {where_} with the guess: give a guess for which it has none")
     group, times, early = system.group, np.asarray(data.times, float), [float(each.state.t) for each in given]
     for each in given:
         if each.state.group not in (None, group):
