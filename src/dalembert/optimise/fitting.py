@@ -521,8 +521,8 @@ def guess_starts(system: MechanicalSystem, shots: Shots, weights: Numbers, prese
         end = end._replace(t=first.t + np.full(1, shots.h * shots.length * s))
         rows, own, z = jax.tree.map(lambda leaf: leaf[s : s + 1], shots.rows), run == s, np.zeros((1, r))
         one = replace(shots, form=alone, base=system, state=end, rows=rows, place=(0 * run[own], slot[own], row[own]))
-        data = (weights[own], present[own], times[own], [])
-        problem = Problem([Part(one, none, places[None], z[None], np.ones(r, bool), *data)], columns)
+        begin = (one, none, places[None], z[None], np.ones(r, bool))
+        problem = Problem([Part(*begin, weights[own], present[own], times[own], [])], columns)
         if own.any() and (there := problem(z)).failure[0] is None:
             z, _, why, *_ = Search(problem, "linear", 1.0, ALONE_RUNS, None).minimise(z, there)
             if why[0] == INTERRUPTED:  # nothing is found yet that could be kept

@@ -554,7 +554,7 @@ def finish(consts: Any, lane: Lane, row: Any) -> Lane:
 OLD, STEP, NEW = "x u costate slack dual", "dx du dcostate dslack ddual", "new_x new_u new_costate new_slack new_dual"
 FEEDBACK = "P p L K k M"
 _nothing = lambda consts, carry: ()  # what the loops record
-_feedback = lambda consts, value: tuple(getattr(value, name) for name in FEEDBACK.split())
+_feedback: Any = lambda consts, value: tuple(getattr(value, name) for name in FEEDBACK.split())
 _recorded = lambda consts, motion: motion.record
 _at_the_end = lambda consts, lane: (lane.x, lane.motion.d, lane.motion.record[2])
 
