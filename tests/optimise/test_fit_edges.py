@@ -212,6 +212,7 @@ MISUSE = {
         {},
     ),
     "deviation": (r"the error of 'place' has shape \(3,\)", {"deviations": [0.1, 0.2, 0.3]}, {}),
+    "no deviation": (r"the error of 'place' is 0; allowed: positive", {"deviations": 0.0}, {}),
     "free": ("unknown component of a start 'velocity.v2'", {"free": "velocity.v2"}, {}),
     "controls": ("the system has no inputs", {"controls": np.zeros((300, 1))}, {}),
     "few controls": ("after 10 steps of 0.02, as many as controls", {"controls": np.zeros((10, 1))}, {}),
@@ -223,6 +224,17 @@ MISUSE = {
         {},
     ),
 }
+
+
+def test_a_model_without_numbers_is_told():
+    """Not that the step is too large for it."""
+
+    def spring(k):
+        return da.System(da.Euclidean(1), lambda t, q, v, p: 0.5 * v @ v - p * q @ q, parameters=jnp.sqrt(k - 10.0))
+
+    seen = Experiment([0.1], {"q1": [1.0]}, spring(14.0).state([1.0], [0.0]), deviations=0.1)
+    with pytest.raises(InvalidInput, match=r"model\(...\) has NaN in .* with the guess: give a guess"):
+        fit(spring, METHOD, seen, {"k": 1.0}, step=0.02)
 
 
 @pytest.mark.parametrize("case", MISUSE)

@@ -637,7 +637,7 @@ def test_the_same_without_bounds_is_tried_when_somebody_asks_why(monkeypatch):
     made = pushed_cart(bounds={"push": (-0.1, 0.1)}, max_iterations=20)
     assert made.status != "optimal" and not made.strict and not asked
     for _ in range(2):
-        assert "Without bounds and path it is reached: they are too tight" in made.reason and len(asked) == 1
+        assert "Without bounds and path it is reached: they may be too tight" in made.reason and len(asked) == 1
 
 
 def two_carts(spring):
@@ -726,6 +726,45 @@ def test_a_truck_with_a_tank_at_rest_drives_straight():
     far = plan(truck, start=np.zeros(8), goal={"q1": 100.0, "q2": 1.0}, **options)
     assert far.status == "stalled" and far.iterations < 60, far
     assert "too tight" in far.reason and "holonomic" not in far.reason
+
+
+def test_why_there_is_no_plan_of_a_mass_on_a_line():
+    """A start outside its bounds and a cost without end are named; where nothing costs anything, a plan is found."""
+    mass = da.System(
+        da.Euclidean(1), lambda t, q, v, p: 0.5 * v @ v, force=lambda t, q, v, u, p: u,
+        inputs=(da.Input("push", "N", -1.0, 1.0),),
+    )  # fmt: skip
+    options = {"goal": [0.0], "steps": 20, "duration": 3.0, "seed": np.int64(1)}
+    cost = lambda t, q, v, u: u @ u
+    far = plan(mass, start=[2.0], cost=cost, bounds={"q1": (-1.0, 0.5)}, **options)
+    assert "start itself is outside the bounds of q1" in far.reason
+    corner = plan(mass, start=[0.5], cost=lambda t, q, v, u: jnp.abs(u[0]), **options)
+    assert "corners" in corner.reason
+    free = {"push": (None, None)}
+    endless = plan(mass, start=[0.5], cost=lambda t, q, v, u: u[0], bounds=free, **options | {"goal": None})
+    assert "no least value" in endless.reason or "without end" in endless.reason
+    for nothing in (lambda t, q, v, u: 0.0 * u[0], lambda t, q, v, u: 1.0 + 0.0 * u[0]):
+        made = plan(mass, start=[0.5], cost=nothing, bounds=free, **options)
+        assert made.status == "optimal" and made.infeasibility < 1e-8, made
+    for start, goal in (({"q1": [1.0, 2.0]}, [0.0]), ([0.5], {"q1": [1.0, 2.0]})):
+        with pytest.raises(da.InvalidInput, match=r"q1 of the (start|goal) is .* allowed: one finite number"):
+            plan(mass, start=start, cost=cost, **options | {"goal": goal})
+
+
+@pytest.mark.parametrize(("limit", "duration"), [(np.inf, 3.0), (3.0, 6.0)])
+def test_the_unit_of_a_cost_does_not_matter(limit, duration):
+    """With and without bounds: as many iterations, the same controls, and cost and multipliers in the user's unit."""
+    pendulum = da.System(
+        da.Euclidean(1), lambda t, q, v, p: 0.5 * v @ v + 9.81 * jnp.cos(q[0]), force=lambda t, q, v, u, p: u,
+        inputs=(da.Input("torque", "N m", -limit, limit),),
+    )  # fmt: skip
+    options = {"start": np.zeros(1), "goal": pendulum.state([np.pi], [0.0]), "steps": 40, "duration": duration}
+    found = [plan(pendulum, cost=lambda t, q, v, u, c=c: c * u @ u, **options) for c in (1.0, 1e-10, 1e7)]
+    for made, c in zip(found, (1.0, 1e-10, 1e7), strict=True):
+        assert made.status == "optimal" and made.strict and made.iterations == found[0].iterations
+        np.testing.assert_allclose(made.controls, found[0].controls, atol=1e-9)
+        for name in ("cost", "costates", "goal_multipliers"):
+            np.testing.assert_allclose(getattr(made, name), c * getattr(found[0], name), rtol=1e-7, atol=1e-9 * c)
 
 
 def test_the_heading_of_a_mechanism_is_a_goal_up_to_turns():

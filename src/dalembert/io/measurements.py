@@ -240,7 +240,8 @@ def read_weights(given: Experiment, present: dict[str, Numbers]) -> Numbers:
         allowed = ((size, size), (count, size, size)) if name in given.covariances else ((), (size,), (count, size))
         if number.shape not in allowed or (name in table and not (number > 0).all()):
             shapes = " or ".join(map(str, allowed))
-            raise InvalidInput(f"the error of {name!r} has shape {number.shape}; allowed: positive, of shape {shapes}")
+            given_as = f"is {number:g}" if not number.ndim else f"has shape {number.shape}"
+            raise InvalidInput(f"the error of {name!r} {given_as}; allowed: positive, of shape {shapes}")
         square = np.broadcast_to(number, (count, size)) ** 2 if name not in given.covariances else None
         variances[:, part, part] = number if square is None else square[:, :, None] * np.eye(size)
     if not given.covariances:

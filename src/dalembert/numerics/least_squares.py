@@ -484,8 +484,8 @@ class Estimate:
         lines.append(f"chi^2 = {self.chi2:.6g} with {self.dof} degrees of freedom{good}")
         if self.p_value is not None and self.p_value < MISFIT:
             lines.append(
-                "WARNING: the model does not describe the data (p is about 0), or the standard deviations are too "
-                "small: the errors above mean nothing"
+                "WARNING: the model does not describe the data (p is about 0), the standard deviations are too small, "
+                "or a better minimum is elsewhere (try other guesses): the errors above mean nothing"
             )
         lines += [f"not determined: {each}" for each in self.loose]
         lines.append(f"{'converged' if self.converged else 'NOT converged'} after {self.runs} runs: {self.reason}")

@@ -60,19 +60,11 @@ from ..numerics import (
     Evaluation,
     Outcome,
     Search,
-    call_own,
+    checks,
     echelon,
     find_spread,
-    known_arguments,
     one_blas_thread,
-    own_value,
-    positive,
-    positive_int,
-    require_function,
-    require_instance,
-    require_progress,
     show,
-    shows_progress,
     solve,
 )
 from ..numerics import Unknown as Unknown
@@ -116,13 +108,14 @@ class Form:
         for name, shape in self.parameters:
             values[name] = p[begin : begin + math.prod(shape)].reshape(shape)
             begin += math.prod(shape)
-        made: MechanicalSystem = call_own("model(...)", lambda: self.build(base, values))
-        require_instance("what model(...) gives", made, MechanicalSystem, "a system")
+        made: MechanicalSystem = checks.call_own("model(...)", lambda: self.build(base, values))
+        checks.require_instance("what model(...) gives", made, MechanicalSystem, "a system")
         return made
 
-    def start(self, system: MechanicalSystem, state: State, z: Any) -> State:
-        """The state with local coordinates z next to another one, put onto the constraints."""
-        group, t, g, unit = system.group, state.t, state.g, np.eye(system.group.dim)
+    def start(self, system: MechanicalSystem, lane: tuple[State, Any]) -> State:
+        """The state with local coordinates z next to another one, put onto the constraints; (state, z) is given."""
+        (state, z), group, unit = lane, system.group, np.eye(system.group.dim)
+        t, g = state.t, state.g
         if self.moved:
             g = group.compose(g, group.exp(unit[:, self.moved] @ z[: len(self.moved)]))
             g = system.project_configuration(g, t)
@@ -132,10 +125,6 @@ class Form:
             xi = xi - unit[:, self.held] @ solve(rows, system.residual(t, g, xi))
         return State(t, g, xi, system.momentum(t, g, xi), xi, group)
 
-    def restart(self, system: MechanicalSystem, lane: tuple[State, Any]) -> State:
-        """The same of (state, z)."""
-        return self.start(system, *lane)
-
     def compare(self, system: MechanicalSystem, state: State, targets: tuple[Any, ...]) -> Any:
         """How far a state is from what was measured, one component after the other."""
         parts = []
@@ -144,7 +133,7 @@ class Form:
                 parts.append(difference(system, target, state.g))
             else:
                 words = f"the observable {name!r} of (system, state)"
-                off = jnp.ravel(own_value(words, function, system, state)) - target
+                off = jnp.ravel(checks.own_value(words, function, system, state)) - target
                 parts.append(jnp.arctan2(jnp.sin(off), jnp.cos(off)) if name in self.angles else off)
         return jnp.concatenate(parts)
 
@@ -198,7 +187,7 @@ def shot_kernel(form: Form) -> tuple[RunKernel, Callable[..., Any]]:
 
         def first(p: Any, z: Any) -> Any:
             system = form.system(lane.base, p)
-            state = form.start(system, lane.state, z)
+            state = form.start(system, (lane.state, z))
             loop = kernel.begin((system, lane.h), (state, u))
             return (split_reals(loop)[0], form.compare(system, state, targets)), loop
 
@@ -224,7 +213,7 @@ def shot_kernel(form: Form) -> tuple[RunKernel, Callable[..., Any]]:
 
         def between(p: Any, z: Any, reals: Any) -> Any:
             system = form.system(lane.base, p)
-            there, here = kernel.observe((system, lane.h), join(reals, others)).state, form.start(system, state, z)
+            there, here = kernel.observe((system, lane.h), join(reals, others)).state, form.start(system, (state, z))
             apart = difference(system, here.g, there.g)
             return jnp.concatenate([apart[np.array(form.moved)], (there.xi - here.xi)[np.array(form.free)]])
 
@@ -366,7 +355,7 @@ def read_model(model: Any, unknowns: Any) -> tuple[Built, dict[str, Unknown | No
             require_name("number of the system", name, leaves)
             table[name] = np.asarray(leaves[name], float) if table[name] is None else table[name]
     else:
-        require_function("model", model, "the parameters by name -> system, or a system", optional=False)
+        checks.require_function("model", model, "the parameters by name -> system, or a system", optional=False)
         mine, takes = {name: 0.0 for name in table if not name.startswith(FROM_START)}, None
         try:
             takes = inspect.signature(model)
@@ -422,6 +411,9 @@ def make_part(
     where = [places[name] if name in places else columns.add(name + label, each) for name, each in mine.items()]
     parameters, fits, data = np.concatenate([np.zeros(0, int), *where]), len(given), join_experiments(given)
     system, state = form.system(base, columns.numbers[0, parameters]), data.state
+    if no_number := [k for k, leaf in enumerate(jax.tree.leaves(system)) if np.isnan(leaf).any()]:
+        where_ = ", ".join(name_leaves(system)[k] for k in no_number)
+        raise InvalidInput(f"model(...) has NaN in {where_} with the guess: give a guess for which it has none")
     group, times, early = system.group, np.asarray(data.times, float), [float(each.state.t) for each in given]
     for each in given:
         if each.state.group not in (None, group):
@@ -487,7 +479,7 @@ def make_part(
     data_rows = (jax.tree.map(cut, *pushes), theta, targets)
     made = Shots(whole, base, states, h, length, every, data_rows, (run, slot, row // every), fits, backend)
     if shots > 1:
-        states = guess_starts(system, made, columns.numbers[0, parameters], weights, present)
+        states = guess_starts(system, made, weights, present, times)
         made = replace(made, state=states)
     origin = np.concatenate([np.zeros((lead[0], len(moved))), np.asarray(states.xi)[:, list(free)]], axis=1)
     origin, coordinates = origin.reshape(fits, shots, len(known)), np.full((shots, len(known)), -1)
@@ -509,48 +501,34 @@ def _push(controls: Any, t0: float, h: float, steps: int, times: Numbers, system
     return held_controls(controls, t0, h, steps, system.inputs)
 
 
-class Alone:
-    """A shot by itself with parameters that are known: rows of coordinates of its start go in."""
-
-    low, high = np.array(-np.inf), np.array(np.inf)
-
-    def __init__(self, shots: Shots, p: Numbers, weights: Numbers, present: Numbers) -> None:
-        self.shots, self.p, self.weights, self.present, self.measured = shots, p, weights, present, present.size
-
-    def __call__(self, x: Numbers) -> Evaluation:
-        errors, slopes, *_, why = self.shots.run(self.p[None], x)
-        there, own = self.present, slopes[..., len(self.p) :]
-        residual = weigh(self.weights, np.where(there, errors, 0.0)).reshape(1, -1)
-        jacobian = weigh(self.weights, np.where(there[..., None], own, 0.0)).reshape(1, -1, x.shape[1])
-        residual[[each is not None for each in why]] = np.nan
-        return Evaluation(residual, jacobian, np.zeros((1, 0)), np.zeros((1, 0, x.shape[1])), why)
-
-
-def guess_starts(system: MechanicalSystem, shots: Shots, p: Numbers, weights: Numbers, present: Numbers) -> State:
+def guess_starts(system: MechanicalSystem, shots: Shots, weights: Numbers, present: Numbers, times: Numbers) -> State:
     """The states at which shots begin: each where the one before ends, moved to where it is nearest to its own data.
 
     So the guess of the parameters leads no shot away, however unstable the motion is. Where one fails, its last good
     state is taken.
     """
     form, (run, slot, row), first = shots.form, shots.place, jax.tree.map(lambda leaf: leaf[0], shots.state)
+    alone, none = replace(form, build=Built(None, name_leaves(system)), parameters=()), np.zeros(0, int)
+    columns, r = Columns(), len(form.moved) + len(form.free)
+    places = columns.add("", Unknown(np.zeros(r)))
     state = first._replace(momentum=np.asarray(system.momentum(first.t, first.g, first.xi)))  # with the guess
-    count, found = shots.rows[1].shape[0], [state]
-    for s in range(1, count):
+    found = [state]
+    for s in range(1, len(shots.rows[1])):
         u = jax.tree.map(lambda leaf: leaf[s - 1, 0, 1:], shots.rows[0])
-        done = simulate(
-            system, form.integrator, state, step=shots.h, steps=shots.length, save_every=shots.length, controls=u
-        )
+        options = {"step": shots.h, "steps": shots.length, "save_every": shots.length, "controls": u}
+        done = simulate(system, form.integrator, state, **options)
         end: State = jax.tree.map(lambda leaf: np.asarray(leaf)[-1:], done.records.state)
         end = end._replace(t=first.t + np.full(1, shots.h * shots.length * s))
-        rows, own = jax.tree.map(lambda leaf: leaf[s : s + 1], shots.rows), run == s
-        alone = replace(shots, state=end, rows=rows, place=(0 * run[own], slot[own], row[own]))
-        problem, z = Alone(alone, p, weights[own], present[own]), np.zeros((1, len(form.moved) + len(form.free)))
+        rows, own, z = jax.tree.map(lambda leaf: leaf[s : s + 1], shots.rows), run == s, np.zeros((1, r))
+        one = replace(shots, form=alone, base=system, state=end, rows=rows, place=(0 * run[own], slot[own], row[own]))
+        begin = (one, none, places[None], z[None], np.ones(r, bool))
+        problem = Problem([Part(*begin, weights[own], present[own], times[own], [])], columns)
         if own.any() and (there := problem(z)).failure[0] is None:
             z, _, why, *_ = Search(problem, "linear", 1.0, ALONE_RUNS, None).minimise(z, there)
             if why[0] == INTERRUPTED:  # nothing is found yet that could be kept
                 raise KeyboardInterrupt
         lane = jax.tree.map(lambda leaf: leaf[0], (end, z))
-        state = evaluate(form.restart, system, lane)._replace(group=state.group)
+        state = evaluate(form.start, system, lane)._replace(group=state.group)
         found.append(jax.tree.map(np.asarray, state))
     return jax.tree.map(lambda *leaves: np.stack(leaves), *found)  # type: ignore[no-any-return]
 
@@ -643,7 +621,7 @@ class Fit(Estimate):
         """The fitted initial state of an experiment."""
         (part, _, z), system = self._part(experiment), self.system(experiment)
         first: State = jax.tree.map(lambda leaf: np.asarray(leaf)[0], part.shots.state)
-        found = part.shots.form.start(system, first, z[0])
+        found = part.shots.form.start(system, (first, z[0]))
         return system.state(found.g, found.xi, t=float(found.t))
 
     def run(self, experiment: int = 0) -> Trajectory:
@@ -720,8 +698,8 @@ def fit(
     step: float, search: str = ..., loss: str = ..., threshold: float = ..., shots: int = ..., max_runs: int = ...,
     backend: Backend = ..., progress: Progress | None = ...,
 ) -> Fits: ...  # fmt: skip
-@shows_progress(lambda bar: lambda done, total: bar.say(f"{done} of at most {total}"))
-@known_arguments("it ends by comparing numbers: fit outside, or minimise a loss of da.simulate")
+@checks.shows_progress(lambda bar: lambda done, total: bar.say(f"{done} of at most {total}"))
+@checks.known_arguments("it ends by comparing numbers: fit outside, or minimise a loss of da.simulate")
 def fit(
     model: Model, integrator: Integrator, experiments: Any, unknowns: Unknowns, *, step: float,
     search: str = "levenberg-marquardt", loss: str = "linear", threshold: float = 1.345, shots: int = 1,
@@ -741,15 +719,15 @@ def fit(
     (multiple shooting, Bock 1983): for motions so unstable that a run from the guess loses the data; the first search
     then prepares the second. A run that fails makes the next step shorter. Ctrl-C keeps the best.
     """
-    require_instance("method", integrator, Integrator, "a method")
+    checks.require_instance("method", integrator, Integrator, "a method")
     if integrator.variable_step:
         raise InvalidInput(f"the steps of {integrator.name} vary, and a fit needs equal ones: take its base method")
-    h, beyond = float(positive("step", step)), float(positive("threshold", threshold))
+    h, beyond = float(checks.positive("step", step)), float(checks.positive("threshold", threshold))
     require_name("loss", loss, tuple(LOSSES))
     require_name("search", search, SEARCHES)
     require_name("backend", backend, BACKENDS)
-    require_progress(progress, "(done, total)")
-    limit, pieces = positive_int("max_runs", max_runs), positive_int("shots", shots)
+    checks.require_progress(progress, "(done, total)")
+    limit, pieces = checks.positive_int("max_runs", max_runs), checks.positive_int("shots", shots)
     several, given = read_experiments(experiments)
     scaled = {each.deviations is None and not each.covariances for each in itertools.chain(*given)}
     if len(scaled) > 1 or (loss != "linear" and True in scaled):

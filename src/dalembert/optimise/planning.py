@@ -10,7 +10,7 @@ Kobilarov and Marsden 2011), and its costates are transported by the adjoint of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,11 +21,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput, NumericalFailure, UnknownName, require_name
+from ..errors import InvalidInput, NumericalFailure, require_name, spell
 from ..groups import Cayley, Retraction
 from ..integrators import OK, Integrator, LagrangeDAlembert, ProjectedRungeKutta, RungeKutta, require_arguments
 from ..integrators.base import NodeMethod, PhaseMethod
-from ..kernels import LoweringError, Template, evaluate, has_gpu, map_rows, recognise
+from ..kernels import LoweringError, Template, evaluate, has_gpu, map_rows, recognise, run_rows
 from ..mechanics import (
     Accessibility,
     Input,
@@ -39,20 +39,7 @@ from ..mechanics import (
     observe,
 )
 from ..mechanics.system import constraint_at, recognised
-from ..numerics import (
-    find_root,
-    finite_reals,
-    known_arguments,
-    own_value,
-    positive,
-    positive_int,
-    require_function,
-    require_instance,
-    require_progress,
-    show,
-    shows_progress,
-    solve,
-)
+from ..numerics import checks, find_root, show, solve
 from ..numerics.types import Array, Element, Scalar, Velocity
 from ..plotting import plot_controlled
 from ..trajectory import Trajectory, simulate
@@ -247,7 +234,7 @@ class Discrete:
     def keep_clear(self, consts: Any, lane: Any) -> Array:
         """The values (rows,) of the path at (t, g, xi, u)."""
         path = self.path.fill(consts[1]["path"]) if isinstance(self.path, Template) else self.path
-        return jnp.atleast_1d(own_value("path(t, g, xi, u)", path, *lane))
+        return jnp.atleast_1d(checks.own_value("path(t, g, xi, u)", path, *lane))
 
     def end(self, consts: Any, x: Node, target: Any) -> tuple[Array, Array, Array]:
         numbers, motion = consts[1], self.motion(consts, x)
@@ -255,7 +242,7 @@ class Discrete:
         if self.final_cost is not None:
             cost = cost + _number("final_cost(t, g, xi)", self.final_cost, *motion)
         if self.goal is not None:
-            parts.append(jnp.atleast_1d(own_value("goal(t, g, xi)", self.goal, *motion)))
+            parts.append(jnp.atleast_1d(checks.own_value("goal(t, g, xi)", self.goal, *motion)))
         if self.named is not None:
             parts.append(self.named.off(consts[0], *motion, numbers["wanted"]))
         for rows, there in (("aims", target), ("cycle", x.first if self.periodic else None)):
@@ -272,7 +259,7 @@ class Discrete:
 
 
 def _number(words: str, function: Any, *arguments: Any) -> Array:
-    value = own_value(words, function, *arguments)
+    value = checks.own_value(words, function, *arguments)
     if value.shape:
         raise InvalidInput(f"{words} gave numbers of shape {value.shape}; allowed: one number")
     return value
@@ -443,8 +430,8 @@ def plan(
     tolerance: float = ..., max_iterations: int = ..., backend: str = ..., solver: Any = ...,
     progress: Callable[[int, float, float], Any] | None = ...,
 ) -> Plans: ...  # fmt: skip
-@shows_progress(lambda bar: lambda count, error, gap: bar.say(f"{count} iterations, residual {error:.1e}"))
-@known_arguments("it ends by comparing numbers: plan outside, or minimise a loss of da.simulate in its controls")
+@checks.shows_progress(lambda bar: lambda count, error, gap: bar.say(f"{count} iterations, residual {error:.1e}"))
+@checks.known_arguments("it ends by comparing numbers: plan outside, or minimise a loss of da.simulate in its controls")
 def plan(
     system: MechanicalSystem, method: Integrator | None = None, *, start: Any, goal: Any = None, steps: int,
     duration: Any, cost: Function | None = None, final_cost: Function | None = None, path: Function | None = None,
@@ -476,7 +463,7 @@ def plan(
                 gives them; None is our own
     """
     method = LagrangeDAlembert() if method is None else method
-    require_instance("system", system, MechanicalSystem, "a system")
+    checks.require_instance("system", system, MechanicalSystem, "a system")
     start, ways = _start_by_names(system, start) if isinstance(start, Mapping) else (start, None)
     first, several = _as_states(system, start, "start")
     lead: State = jax.tree.map(lambda leaf: leaf[0], first)
@@ -485,20 +472,29 @@ def plan(
     task.take_functions(cost, final_cost, path)
     task.take_bounds({} if bounds is None else bounds)
     task.take_freedom(free_start, free_goal, periodic, ways)
-    options = Options(float(positive("tolerance", tolerance)), positive_int("max_iterations", max_iterations))
-    require_progress(progress, "(iterations, residual, gap)")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+    limit = checks.positive_int("max_iterations", max_iterations)
+    options = Options(float(checks.positive("tolerance", tolerance)), limit)
+    checks.require_progress(progress, "(iterations, residual, gap)")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise InvalidInput(f"seed is {show(seed)}; allowed: a whole number that is not negative")
     require_name("backend", backend, BACKENDS)
-    if positive_int("starts", starts) > MAX_STARTS:
+    if checks.positive_int("starts", starts) > MAX_STARTS:
         raise InvalidInput(f"starts is {show(starts)}; allowed: at most {MAX_STARTS} first guesses")
     if isinstance(solver, str):
         require_name("solver", solver, tuple(SOLVERS))
         solver = SOLVERS[solver]
-    require_function("solver", solver, "a Program")
+    checks.require_function("solver", solver, "a Program")
     task.backend, task.solver = backend, solver
     found = task.solve(first, guess, int(starts), seed, options, progress)
     return found if several else found[0]
+
+
+def spelled(kind: str, given: Mapping[Any, Any], known: Collection[str]) -> dict[str, Any]:
+    """What was given by names, under the known ones; _ may stand for a blank in them."""
+    found = {spell(str(name), known): value for name, value in given.items()}
+    for name in found:
+        require_name(kind, name, known)
+    return found
 
 
 def read_names(system: MechanicalSystem, what: str, given: Mapping[str, Any], rates: bool) -> tuple[Named, Numbers]:
@@ -507,24 +503,23 @@ def read_names(system: MechanicalSystem, what: str, given: Mapping[str, Any], ra
         raise InvalidInput(f"the {what} has no names; allowed: names with values, or None for no goal")
     names, turning = names_of(system)
     turns = dict(zip(names, turning, strict=True)) | (dict.fromkeys(system.rate_names, False) if rates else {})
-    for name in given:
-        if name not in turns:
-            raise UnknownName(f"name of the {what}", name, turns)
-    values = np.array([float(finite_reals(f"{name} of the {what}", value)) for name, value in given.items()])
+    given = spelled(f"name of the {what}", given, turns)
+    values = np.array([float(checks.finite(f"{name} of the {what}", value)) for name, value in given.items()])
     return Named(tuple(list(turns).index(name) for name in given), tuple(turns[name] for name in given)), values
 
 
 def _start_by_names(system: MechanicalSystem, given: Mapping[str, Any]) -> tuple[State, Numbers]:
     """A state with the named values, at rest but for named rates, and the directions in which it is free."""
     named, values = read_names(system, "start", given, True)
+    seen, (names, _) = dict(zip(named.places, values, strict=True)), names_of(system)
     g, slope = evaluate(Of(Named.move, named), (system, 0.0, values), system.group.identity())
-    xi = np.array([given.get(name, 0.0) for name in system.rate_names], float)
+    xi = np.array([seen.get(len(names) + k, 0.0) for k in range(len(system.rate_names))])
     _, sizes, vectors = np.linalg.svd(np.asarray(slope))
     ways = vectors[(sizes > 1e-9).sum() :].T
     lane = (g, ways @ np.linspace(0.3, 0.5, ways.shape[1]))
     off = evaluate(Of(_off_beside, named), (system, xi, values), lane)
     if np.abs(off).max(initial=0.0) > 1e-9:
-        known = ", ".join(name for name in names_of(system)[0] if name not in given)
+        known = ", ".join(name for k, name in enumerate(names) if k not in seen)
         raise InvalidInput(f"the start names {', '.join(given)}; these cannot hold while {known} are free: name more")
     return system.state(g, xi), ways
 
@@ -578,7 +573,7 @@ class _Task:
         self, system: MechanicalSystem, method: Integrator, start: State, goal: Any, steps: Any, duration: Any,
         kinematic: bool,
     ) -> None:  # fmt: skip
-        require_instance("kinematic", kinematic, bool, "True or False")
+        checks.require_instance("kinematic", kinematic, bool, "True or False")
         self.system, self.method, self.goal, self.kinematic = system, method, goal, kinematic
         if isinstance(system, NonlinearSystem):
             raise InvalidInput("a plan takes constraints A(t, g) xi = b(t, g); this one is not linear in the velocity")
@@ -595,7 +590,7 @@ class _Task:
             )
         if not kinematic and not system.inputs:
             raise InvalidInput("the system has no inputs: give it a force(t, g, xi, u, p), or plan with kinematic=True")
-        self.steps, self.first, self.t0 = positive_int("steps", steps), start, float(start.t)
+        self.steps, self.first, self.t0 = checks.positive_int("steps", steps), start, float(start.t)
         if self.steps > MAX_STEPS:
             raise InvalidInput(f"steps is {show(steps)}; allowed: at most {MAX_STEPS}. Plan with fewer, longer steps")
         self.named, self.ends = None, None
@@ -603,7 +598,7 @@ class _Task:
             self.named, self.wanted = read_names(system, "goal", goal, not kinematic)
         elif goal is not None and not callable(goal):
             self.ends = _as_states(system, goal, "goal")[0]
-        self.times = np.asarray(finite_reals("duration", duration))
+        self.times = np.asarray(checks.finite_reals("duration", duration))
         self.free_time = self.times.ndim == 1
         if self.times.shape not in ((), (2,)) or not (np.diff([0.0, *np.atleast_1d(self.times)]) > 0).all():
             raise InvalidInput(f"duration is {show(duration)}; allowed: a positive number or (shortest, longest)")
@@ -612,9 +607,9 @@ class _Task:
 
     def take_functions(self, cost: Any, final_cost: Any, path: Any) -> None:
         """Check the functions, and know them again."""
-        require_function("cost", cost, "(t, g, xi, u)")
-        require_function("final_cost", final_cost, "(t, g, xi)")
-        require_function("path", path, "(t, g, xi, u)")
+        checks.require_function("cost", cost, "(t, g, xi, u)")
+        checks.require_function("final_cost", final_cost, "(t, g, xi)")
+        checks.require_function("path", path, "(t, g, xi, u)")
         if cost is None and final_cost is None and not self.free_time:
             raise InvalidInput("there is nothing to minimise: give cost, final_cost, or duration=(shortest, longest)")
         self.functions = tuple(None if f is None else recognised(f) for f in (cost, final_cost, path))
@@ -637,15 +632,13 @@ class _Task:
 
     def take_bounds(self, bounds: Mapping[str, Any]) -> None:
         """The bounds of inputs, coordinates and rates."""
-        require_instance("bounds", bounds, Mapping, "a dictionary {name: (low, high)}")
+        checks.require_instance("bounds", bounds, Mapping, "a dictionary {name: (low, high)}")
         system, rates, axes = self.system, self.system.rate_names, self.system.axes()
         declared = [] if self.kinematic else list(system.inputs or ())
         self.inputs = tuple(each.name for each in ([axes[k] for k in self.free] if self.kinematic else declared))
         seen = (*names_of(system)[0], *(() if self.kinematic else rates))
         own = {each.name: (each.low, each.high) for each in declared}
-        for name, pair in bounds.items():
-            if name not in self.inputs and name not in seen:
-                raise UnknownName("bound", name, (*self.inputs, *seen))
+        for name, pair in spelled("bound", bounds, (*self.inputs, *seen)).items():
             try:
                 low, high = (side if one is None else float(one) for one, side in zip(pair, OPEN, strict=True))
             except (TypeError, ValueError) as error:
@@ -683,10 +676,9 @@ class _Task:
         def chosen(what: str, names: Any) -> Numbers:
             marks = np.zeros(len(self.coordinates), bool)
             if not (isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)):
-                require_instance(what, names, str, "names, as texts")
+                checks.require_instance(what, names, str, "names, as texts")
             for name in (names,) if isinstance(names, str) else names:
-                if name not in places:
-                    raise UnknownName(what, name, places)
+                require_name(what, name, places)
                 marks[places[name]] = True
             return marks
 
@@ -849,7 +841,7 @@ class _Task:
         if isinstance(guess, Plan):
             return self._continue(guess, jax.tree.map(lambda leaf: leaf[0], nodes))
         if guess is not None:
-            u = np.asarray(finite_reals("guess", guess))
+            u = np.asarray(checks.finite_reals("guess", guess))
             if u.shape != (N, len(self.inputs)):
                 raise InvalidInput(f"guess has shape {u.shape}; allowed: ({N}, {len(self.inputs)}) or a Plan")
             return self._driven(nodes, np.tile(u, (B, 1, 1)))
@@ -858,15 +850,12 @@ class _Task:
     def _driven(self, nodes: Node, u: Numbers) -> tuple[Node, Numbers]:
         """The nodes of the motion under these controls, as far as it goes, and the controls."""
         discrete, numbers, _ = self.problem()
-        x = jax.tree.map(lambda leaf: leaf[:, 0], nodes)
-        for k in range(self.steps):
-            lane = (x, u[:, k])
-            x = evaluate(Of(_after, discrete), (self.system, numbers), lane, lanes=len(u), axes=(None, 0))
-            x = jax.tree.map(np.asarray, x)
-            if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(x)):
-                break
-            for new, leaf in zip(jax.tree.leaves(x), jax.tree.leaves(nodes), strict=True):
-                leaf[:, k + 1] = new
+        first, consts = jax.tree.map(lambda leaf: leaf[:, 0], nodes), (self.system, numbers)
+        made = run_rows(Of(Discrete.advance, discrete), _itself, consts, first, u, lanes=len(u))[1]
+        finite = [np.isfinite(leaf).all(axis=tuple(range(2, leaf.ndim))) for leaf in jax.tree.leaves(made)]
+        good = np.logical_and.accumulate(np.all(finite, axis=0), axis=1)
+        for new, leaf in zip(jax.tree.leaves(made), jax.tree.leaves(nodes), strict=True):
+            leaf[:, 1:][good] = np.asarray(new)[good]
         return nodes, u
 
     def _plan_coarsely(self, first: State, seed: int, options: Options, progress: Any) -> Plans | None:
@@ -954,10 +943,14 @@ class _Task:
             return f"{what} is not finite on the way: begin with a guess where they are"
         if found.cost[b] < -ENDLESS:
             return f"the cost falls without end, to {found.cost[b]:.1e} so far: bound the inputs, or let them cost more"
+        falling = ""
+        if found.cost[b] < 0:
+            falling = f" The cost is {found.cost[b]:.2g}: one that can fall below zero may have no least value."
         if gap <= math.sqrt(options.tolerance):
             return (
                 f"the goal is reached, but the cost is not yet least (residual {found.error[b]:.1e}): raise "
-                "max_iterations, take starts=8, or add a little cost of the controls if they cost nothing"
+                "max_iterations, take starts=8, smooth a cost with corners, such as |u|, or add a little cost of the "
+                f"controls if they cost nothing.{falling}"
             )
         chosen = found.u[b].size + self.start_ways.shape[1] + self.free_time
         if chosen < (asked := found.nu.shape[1]):
@@ -994,9 +987,10 @@ class _Task:
                 )
         held = any(map(any, (self.bounded, self.watched))) or self.functions[2] is not None
         if held and self._reaches_without_bounds(found, b, options):
+            sure = ("are", "") if word == "stalled" else ("may be", ", or smooth a cost with corners, such as |u|")
             return (
-                f"the goal is missed by {gap:.2g}. Without bounds and path it is reached: they are too tight for "
-                "this duration; widen them, or take a longer or free duration"
+                f"the goal is missed by {gap:.2g}. Without bounds and path it is reached: they {sure[0]} too tight for "
+                f"this duration; widen them, or take a longer or free duration{sure[1]}"
             )
         near = f" Near the last iterate the controls cannot change {missed}." if missed else ""
         if not self.kinematic:
@@ -1010,22 +1004,22 @@ class _Task:
             )  # fmt: skip
         if full := self._at_bounds(found.u[b]):
             near += f" In most steps {full} is at a bound, which may be too tight for this duration."
-        if found.cost[b] < 0:
-            near += f" The cost is {found.cost[b]:.2g}: one that can fall below zero may have no least value."
         return (
-            f"the goal is missed by {gap:.2g} ({'no step helps' if word == 'stalled' else word}).{near} Take starts=8, "
-            "a longer duration, more steps, or a guess that is nearer"
+            f"the goal is missed by {gap:.2g} ({'no step helps' if word == 'stalled' else word}).{near}{falling} "
+            "Take starts=8, a longer duration, more steps, or a guess that is nearer"
         )
 
     def _say_start(self, found: Solution, b: int) -> str:
-        """That the start breaks the path, if it does."""
+        """That the start breaks bounds or the path, if it does."""
         (discrete, numbers, _), x = self.solved, jax.tree.map(lambda leaf: leaf[b, 0], found.x)
-        if discrete.path is None:
-            return ""
-        consts = (self.system, numbers)
-        point = (*evaluate(Of(Discrete.motion, discrete), consts, x), found.u[b, 0])
-        rows = _say_rows(np.asarray(evaluate(Of(Discrete.keep_clear, discrete), consts, point)))
-        return rows and f". The start itself breaks the path ({rows} there), which the first step has to mend"
+        consts, words = (self.system, numbers), ""
+        t, g, xi = evaluate(Of(Discrete.motion, discrete), consts, x)
+        if outside := self._beyond(dict(enumerate(np.asarray(observe(self.system, t, g, xi))))):
+            words = f". The start itself is outside the bounds of {outside}, which the first step has to mend"
+        if discrete.path is not None:
+            rows = _say_rows(np.asarray(evaluate(Of(Discrete.keep_clear, discrete), consts, (t, g, xi, found.u[b, 0]))))
+            words += rows and f". The start itself breaks the path ({rows} there), which the first step has to mend"
+        return words
 
     def _say_step(self, found: Solution, b: int) -> str:
         """That the step is too long for the fastest motion at the start, if it is."""
@@ -1066,6 +1060,10 @@ class _Task:
         elif self.ends is not None and self.goal_marks[: self.system.group.dim].all():
             seen = np.asarray(observe(self.system, *jax.tree.map(lambda leaf: leaf[k], self.ends[:3])))
             values = dict(enumerate(seen if self.goal_marks.all() else seen[: -self.system.group.dim]))
+        return self._beyond(values)
+
+    def _beyond(self, values: Mapping[int, float]) -> str:
+        """The names of coordinates and rates, by their places, whose values are outside the bounds."""
         (low, high), names = self.watched, (*names_of(self.system)[0], *self.system.rate_names)
         beyond = [place for place, least in zip(low, self.least, strict=True) if values.get(place, least) < least]
         beyond += [place for place, most in zip(high, self.most, strict=True) if values.get(place, most) > most]
@@ -1108,8 +1106,8 @@ def _turned(of: Discrete, consts: Any, x: Any) -> Any:
     return linearise(of, consts, (x, of.advance(consts, x, u), u))[:, : of.dim]
 
 
-def _after(of: Discrete, consts: Any, lane: Any) -> Node:
-    return of.advance(consts, *lane)
+def _itself(consts: Any, node: Node) -> Node:
+    return node
 
 
 def _missed(of: Discrete, consts: Any, lane: Any) -> Array:

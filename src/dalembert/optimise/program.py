@@ -25,7 +25,6 @@ from ..numerics.types import Array
 from .solver import (
     Derived,
     End,
-    Evaluated,
     Iterate,
     Of,
     Options,
@@ -33,6 +32,7 @@ from .solver import (
     Solver,
     Stages,
     _derive_end,
+    count_rows,
     give_machine,
     join,
 )  # fmt: skip
@@ -88,7 +88,7 @@ def derive_stage(stages: Stages, consts: Any, lane: Any) -> Derived:
     nothing = Iterate(*(jnp.zeros_like(part) for part in (x.d, u, costate, dual, dual)))
     old = Iterate(x, u, costate, jnp.full(dual.shape, FAR), dual)
     row = (old, nothing, jnp.array([0.0, 0.0, 0.0, 1.0]), jnp.ones(()), (after, nothing.x), (costate, nothing.x))
-    return stages(consts, Evaluated(x, x), row).made
+    return stages(consts, (), row)[1]
 
 
 def derive_end(flat: Flat, consts: Any, lane: Any) -> Derived:
@@ -133,9 +133,7 @@ class Program:
         for bound, places, side in zip((self.low, self.high), discrete.bounded, ("low", "high"), strict=True):
             self._controls(bound)[:, list(places)] = consts[1][side]
         first = jax.tree.map(lambda leaf: leaf[0], self.split(self.guess)[0])
-        held = jax.eval_shape(self.flat.judge, self.consts, first, first, controls[0])[1]
-        _, last, goal = jax.eval_shape(self.flat.end, self.consts, first, target)
-        self.held, self.goals, self.end_held = len(held), len(goal), len(last)
+        self.held, self.end_held, self.goals = count_rows(self.flat, self.consts, first, controls[0], target)
         counts = (self.steps * self.n, self.steps * self.held, self.goals, self.end_held)
         self.cuts = np.cumsum([0, *counts])
         self.least, self.most = np.zeros(self.cuts[-1]), np.repeat([0.0, np.inf, 0.0, np.inf], counts)

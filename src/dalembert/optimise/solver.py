@@ -14,6 +14,15 @@ Everything happens in native loops on numbers that stay where they are (`Shelf`)
 side, `add_up` sums over them, `decide` accepts a step or shortens it, `sweep_back` and `choose` find the feedback and
 its start, `sweep_forward` and `finish` the next step. Python only calls them one after the other. Several problems of
 one kind are solved side by side, as lanes, and with CuPy on a GPU; each lane keeps its own state of the search.
+
+A problem is hashable. It has `dim`, of the manifold, `controls`, the numbers in u, and pure functions of JAX:
+
+    move(consts, x, d)          the point with the coordinates d in the chart at x
+    apart(consts, x, other)     the coordinates of the other point in that chart: the inverse of `move`
+    advance(consts, x, u)       f
+    judge(consts, x, after, u)  (l, c) of a step from x to `after`
+    end(consts, x, target)      (Phi, c_N, psi)
+    inner(consts)               the problem and its constants without what only its end needs: goals share the stages
 """
 
 from __future__ import annotations
@@ -25,7 +34,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +56,6 @@ from ..numerics import solve_positive, solve_semidefinite
 from ..numerics.types import Array
 
 Numbers = np.ndarray[Any, Any]
-Point = Any
 
 FRACTION = 0.995  # of the way to the boundary that a step may go
 MAX_SHIFT = 1e9  # of the Hessian, relative to its largest entry
@@ -67,31 +75,6 @@ WORTH = 5e-5  # seconds of work for each operation of a program that make its co
 MAX_MACHINES, MAX_KEPT_BYTES = 16, 1 << 26  # that wait for the next problem of their kind
 ACTIVE, OPTIMAL, TOO_LONG, STALLED, INTERRUPTED = range(5)
 STATUS = ("", "optimal", "too many iterations", "stalled", "interrupted")
-
-
-class ControlProblem(Protocol):
-    """A discrete problem of optimal control, as pure functions of JAX on small arrays; it is hashable."""
-
-    dim: int  # of the manifold of the x
-    controls: int  # numbers in u
-
-    def move(self, consts: Any, x: Point, d: Array) -> Point:
-        """The point with the coordinates d in the chart at x."""
-
-    def apart(self, consts: Any, x: Point, other: Point) -> Array:
-        """The coordinates of the other point in the chart at x: the inverse of `move`."""
-
-    def advance(self, consts: Any, x: Point, u: Array) -> Point:
-        """f at (x, u)."""
-
-    def judge(self, consts: Any, x: Point, after: Point, u: Array) -> tuple[Array, Array]:
-        """(l, c) of a step from x to `after` under u."""
-
-    def end(self, consts: Any, x: Point, target: Any) -> tuple[Array, Array, Array]:
-        """(Phi, c_N, psi) at x."""
-
-    def inner(self, consts: Any) -> tuple[Any, Any]:
-        """The problem and its constants without what only its end needs: all goals then share the stages."""
 
 
 @dataclass(frozen=True)
@@ -135,13 +118,6 @@ class Derived(NamedTuple):
     most: Any  # the largest of: slope, what is not met, s y, |s y - barrier|, Hessian
 
 
-class Evaluated(NamedTuple):
-    """A stage at the end of a step of the search."""
-
-    new: Iterate
-    made: Derived
-
-
 @dataclass(frozen=True)
 class Stages:
     """Evaluate a stage at its point moved along the step, as far as the search goes.
@@ -152,7 +128,7 @@ class Stages:
     problem: Any
     exact: bool = True
 
-    def __call__(self, consts: Any, _: Evaluated, row: Any) -> Evaluated:
+    def __call__(self, consts: Any, _: Any, row: Any) -> tuple[Iterate, Derived]:
         of, (old, step, lengths, inner, (x1, dx1), (before, dbefore)) = self.problem, row
         (primal, dual, barrier, factor), n, size = lengths, of.dim, of.dim + of.controls
         here, next_ = of.move(consts, old.x, _part(primal, step.x)), of.move(consts, x1, _part(primal, dx1))
@@ -188,12 +164,17 @@ class Stages:
 
         behind = jnp.where(inner > 0, before + _part(primal, dbefore), 0.0)
         mask = jnp.concatenate([jnp.where(inner > 0, jnp.ones(n), 0.0), jnp.ones(of.controls)])
-        return Evaluated(new, _derive(judged, moved, *new[2:], barrier, factor, size, self.exact, behind, mask))
+        return new, _derive(judged, moved, *new[2:], barrier, factor, size, self.exact, behind, mask)
 
 
 def _part(length: Any, step: Any) -> Any:
     """A part of a step; nothing of a step that is not finite."""
     return jnp.where(length == 0, 0.0, length * step)
+
+
+def _where(take: Any, new: Any, old: Any) -> Any:
+    """The new numbers of a tree where a step is taken, else the old ones."""
+    return jax.tree.map(lambda a, b: jnp.where(take, a, b), new, old)
 
 
 def _bend(function: Callable[[Array], Array], at: Array, prices: tuple[Array, ...], in_turn: bool = False) -> Any:
@@ -375,6 +356,7 @@ class Decide:
         error, held = jnp.maximum(rest, most[2] / size), jnp.maximum(rest, most[3] / size)
         known = jnp.isfinite(error + most[4] + sums[0])
         error, held, scale = jnp.where(known, error, jnp.inf), jnp.where(known, held, jnp.inf), most[4] + most[0]
+        scale = jnp.where(scale > 0, scale, 1.0)  # where nothing costs anything
 
         # the step of the last search
         active, fresh = lane.status == ACTIVE, lane.fresh > 0
@@ -412,10 +394,9 @@ class Decide:
         merits = jnp.concatenate([jnp.where(fresh, newest, lane.merits[1:]), newest[None]])
         used = jnp.where(shift > 1e-9 * scale, shift / 8.0, 0.0)
         new = lane._replace(
-            x=jax.tree.map(lambda a, b: jnp.where(take, a, b), here, x),
-            end=End(*(jnp.where(take, a, b) for a, b in zip(end, lane.end, strict=True))),
-            made=made, merits=jnp.where(take, merits, lane.merits),
-            lengths=jnp.concatenate([shorter, jnp.stack([jnp.where(take, barrier, at), factor])]), barrier=barrier,
+            x=_where(take, here, x), end=_where(take, end, lane.end), made=made, barrier=barrier,
+            merits=jnp.where(take, merits, lane.merits),
+            lengths=jnp.concatenate([shorter, jnp.stack([jnp.where(take, barrier, at), factor])]),
             soft=jnp.where(step, soft, lane.soft), shift=jnp.where(take, shift, lane.shift),
             used=jnp.where(take, used, lane.used), is_plain=jnp.where(take, 0.0, lane.is_plain), halvings=halvings,
             iterations=iterations, status=status, fresh=0.0 * lane.fresh, take=jnp.where(take, 1.0, 0.0),
@@ -516,13 +497,8 @@ def sweep_forward(consts: Any, before: Motion, row: Any) -> Motion:
         jnp.minimum(duals, _room(dual, dy)),
         jnp.maximum(largest, jnp.max(jnp.abs(jnp.concatenate([costate, dual + dy])))),
     ])  # fmt: skip
-
-    def taken(a: Any, b: Any) -> Any:
-        return jax.tree.map(lambda new, old: jnp.where(take > 0, new, old), a, b)
-
-    moved = taken(Iterate(d, u, step.costate, ds, dy), step)
-    record = (taken(new, old), moved, taken(costate - behind[0], behind[1]))
-    return Motion(made.AB @ z + made.gap, nu, known, record)
+    found = (new, Iterate(d, u, step.costate, ds, dy), costate - behind[0])
+    return Motion(made.AB @ z + made.gap, nu, known, _where(take > 0, found, (old, step, behind[1])))
 
 
 def _slack_steps(change: Any, held: Any, slack: Any, dual: Any, barrier: Any) -> tuple[Any, Any]:
@@ -546,14 +522,6 @@ def _room(value: Array, change: Array) -> Array:
     return jnp.min(limit, initial=1.0)
 
 
-def _recorded(consts: Any, motion: Motion) -> Any:
-    return motion.record
-
-
-def _feedback(consts: Any, value: Value) -> Any:
-    return value.P, value.p, value.L, value.K, value.k, value.M
-
-
 def finish(consts: Any, lane: Lane, row: Any) -> Lane:
     """The step of the end, and where its search begins: with the longest step."""
     made, end, there, (total, primal, duals, largest) = lane.made, lane.end, lane.motion.d, lane.motion.known
@@ -573,31 +541,22 @@ def finish(consts: Any, lane: Lane, row: Any) -> Lane:
     longest = jnp.where(active, jnp.stack([primal, duals]), 0.0)
     lengths = jnp.concatenate([longest, lane.barrier[None], lane.lengths[3:]])
     costate, last, dx = row
-
-    def taken(a: Any, b: Any) -> Any:
-        return jnp.where(take, a, b)
-
-    return lane._replace(
-        step=End(*(taken(a, b) for a, b in zip((nu - end.nu, ds, dy), lane.step, strict=True))),
-        lengths=taken(lengths, lane.lengths), primal=taken(primal, lane.primal), penalty=taken(penalty, lane.penalty),
-        reference=taken(reference, lane.reference), shift=taken(lane.used, lane.shift),
-        motion=lane.motion._replace(
-            d=taken(there, dx), record=(*lane.motion.record[:2], taken(final - costate, last))
-        ),
-    )  # fmt: skip
-
-
-def _at_the_end(consts: Any, lane: Lane) -> Any:
-    return lane.x, lane.motion.d, lane.motion.record[2]
-
-
-def _nothing(consts: Any, carry: Any) -> Any:
-    return ()
+    d, behind = _where(take, (there, final - costate), (dx, last))
+    found = {
+        "step": End(nu - end.nu, ds, dy), "lengths": lengths, "primal": primal, "penalty": penalty,
+        "reference": reference, "shift": lane.used,
+    }  # fmt: skip
+    found = _where(take, found, {name: getattr(lane, name) for name in found})
+    return lane._replace(**found, motion=lane.motion._replace(d=d, record=(*lane.motion.record[:2], behind)))
 
 
 # -- the solver --------------------------------------------------------------------------------------------------------
 OLD, STEP, NEW = "x u costate slack dual", "dx du dcostate dslack ddual", "new_x new_u new_costate new_slack new_dual"
 FEEDBACK = "P p L K k M"
+_nothing = lambda consts, carry: ()  # what the loops record
+_feedback: Any = lambda consts, value: tuple(getattr(value, name) for name in FEEDBACK.split())
+_recorded = lambda consts, motion: motion.record
+_at_the_end = lambda consts, lane: (lane.x, lane.motion.d, lane.motion.record[2])
 
 
 @dataclass(frozen=True)
@@ -617,7 +576,7 @@ class Machine:
     def __init__(self, problem: Any, kind: Kind, exact: bool = True):
         self.problem, self.kind = problem, kind
         (consts, x, u, target, free), N = kind.shapes(), kind.steps
-        n, m, (c, e, q) = problem.dim, problem.controls, _count_rows(problem, consts, x, u, target)
+        n, m, (c, e, q) = problem.dim, problem.controls, count_rows(problem, consts, x, u, target)
         vector, one = _shape(n), _shape()
         old, step = Iterate(x, u, vector, _shape(c), _shape(c)), Iterate(vector, u, vector, _shape(c), _shape(c))
         made, of_end = _derived_shapes(n, n + m, c), _derived_shapes(q, n, e)
@@ -659,16 +618,16 @@ class Machine:
             places = find(f"{found} new_slack new_dual", N - 1, turned=True) + fixed("used is_plain barrier")
             records = find(FEEDBACK, N - 1, turned=True)
             self.back = loop(sweep_back, _feedback, (), "value", value, rows, places, records, N)
-            gains = (getattr(value, name) for name in FEEDBACK.split())
-            rows = (old, step, Evaluated(old, made), *gains, (vector,) * 2, (one,) * 2)
+            rows = (old, step, (old, made), *_feedback((), value), (vector,) * 2, (one,) * 2)
             places = find(f"{OLD} {STEP} {NEW} {found} {FEEDBACK}") + find("new_costate dcostate", -1)
             places, records = places + fixed("barrier take"), find(f"{OLD} {STEP}") + find("dcostate", -1)
             self.forward = loop(sweep_forward, _recorded, (), "motion", motion, rows, places, records, N)
             rows = (old, step, _shape(4), one, (x, vector), (vector, vector))
             places = find(f"{OLD} {STEP} lengths inner") + find("x dx", 1) + find("costate dcostate", -1)
             inner, known = problem.inner(consts)
-            stages, carry = Stages(inner, exact), Evaluated(old, made)
-            all_ = PlacedLoop(stages, _nothing, known, carry, rows, N * wide, kind.backend, pool=pool, quick=quick)
+            all_ = PlacedLoop(
+                Stages(inner, exact), _nothing, known, (old, made), rows, N * wide, kind.backend, False, pool, quick
+            )
             self.evaluate = all_.bind(s.place("new_x"), s.width, places, (), 1, 1)
             constants, places = (consts, one, one, one, one, free), find("x dx", N) + find("new_costate", N - 1)
             self.decide = loop(Decide(problem, exact), _nothing, constants, "totals", lane, (x, vector, vector), places)
@@ -703,8 +662,7 @@ class Machine:
     def begin(self, x: Any, u: Numbers) -> None:
         """Put in the first iterate: slacks at the constraints where these hold, a little inside where not.
 
-        With constraints, whose barrier has to fit to the cost, this counts so many times that the largest multiplier of
-        a first step without them is 10: the answer does not depend on the unit of the cost.
+        With constraints, whose barrier has to fit to the cost, a first step without them finds how often this counts.
         """
         s, own, xp = self.stages, self.lane, self.kind.arrays
         s.data[s.places["x"] : s.places["gap"]] = 0.0
@@ -722,8 +680,7 @@ class Machine:
             self.softest = xp.where(xp.isfinite(least), least, 1.0)
             if self.options.scaled:
                 self.step()
-                size = xp.maximum(self.numbers["penalty"], TRIFLE * own.leaves("scores")[0][SCALE])
-                self.lengths[1][3] = MULTIPLIER / xp.where((size > 0) & xp.isfinite(size), size, MULTIPLIER)
+                self.scale()
             self._hold(held, self.barrier, self.barrier)
 
     def _hold(self, slacks: Sequence[Any], product: float, barrier: float) -> None:
@@ -736,6 +693,19 @@ class Machine:
             self.numbers[name][...] = 1.0 if name == "weight" else 0.0
         self.lengths[1][:2] = 0.0
         self.begin_anew(barrier)
+
+    def scale(self) -> None:
+        """After the first step: let the cost count so many times that the largest multiplier of this step is 10.
+
+        So the way to the answer does not depend on the unit of the cost. The step itself is the same for all units.
+        """
+        s, own, xp = self.stages, self.lane, self.kind.arrays
+        size = xp.maximum(self.numbers["penalty"], TRIFLE * own.leaves("scores")[0][SCALE, 0])
+        factor = MULTIPLIER / xp.where((size > 0) & xp.isfinite(size), size, MULTIPLIER)
+        parts = [s.leaves("dcostate")[0], own.leaves("step")[0], own.leaves("merits")[0][:, 0], self.lengths[1][3]]
+        parts += [own.leaves("reference")[0], *(self.numbers[name] for name in ("penalty", "shift", "used"))]
+        for part in parts:
+            part *= factor
 
     def begin_anew(self, barrier: float) -> None:
         """The next evaluation is the first: it is accepted."""
@@ -783,17 +753,12 @@ class Solver:
     def solve(self, x: Any, u: Numbers) -> Solution:
         """Solve from the nodes x (B, N + 1, ...) and the controls u (B, N, ...)."""
         if self.backend == "cuda" or len(u) <= SIDE_BY_SIDE:
-            return self._solve(x, u, self.target, self.note)
+            return self._solve(x, u, slice(None), self.note)
         count = -(-len(u) // SIDE_BY_SIDE)  # few enough at once that their numbers stay near the processor
         places = [slice(len(u) * k // count, len(u) * (k + 1) // count) for k in range(count)]
-
-        def part(place: slice) -> Solution:
-            own = jax.tree.map(lambda leaf: leaf[place], (x, u, self.target))
-            return self._solve(own[0], own[1], own[2], None)
-
         done: list[Solution] = []
         with ThreadPoolExecutor(count_processors()) as pool:
-            waiting = [pool.submit(part, place) for place in places]
+            waiting = [pool.submit(self._solve, x, u, place) for place in places]
             while len(done) < count:
                 try:
                     for each in waiting[len(done) :]:
@@ -808,13 +773,14 @@ class Solver:
     def solve_first(self, x: Any, u: Numbers) -> Solution:
         """One problem after the other until one is solved: all run on the code of the first. The last one's answer."""
         for b in range(len(u)):
-            own: Any = jax.tree.map(lambda leaf: leaf[b : b + 1], (x, u, self.target))
-            found = self._solve(own[0], own[1], own[2], self.note)
+            found = self._solve(x, u, slice(b, b + 1), self.note)
             if self.stopped or found.status[0] == "optimal":
                 break
         return found
 
-    def _solve(self, x: Any, u: Numbers, target: Any, note: Any) -> Solution:
+    def _solve(self, x: Any, u: Numbers, place: slice, note: Any = None) -> Solution:
+        """Solve some of the problems side by side."""
+        x, u, target = jax.tree.map(lambda leaf: leaf[place], (x, u, self.target))
         at, count = self.machine(x, u, target), -1
         begin = time.thread_time()
         try:
@@ -828,6 +794,8 @@ class Solver:
                 if at.flags("status").all():
                     break
                 at.step()
+                if not count and self.options.scaled and not at.barrier:
+                    at.scale()
         except KeyboardInterrupt:
             self.stopped = True
         at.numbers["status"][at.numbers["status"] == ACTIVE] = INTERRUPTED
@@ -937,7 +905,7 @@ def _derived_shapes(rows: int, size: int, held: int) -> Derived:
     )  # fmt: skip
 
 
-def _count_rows(problem: Any, consts: Any, x: Any, u: Any, target: Any) -> tuple[int, int, int]:
+def count_rows(problem: Any, consts: Any, x: Any, u: Any, target: Any) -> tuple[int, int, int]:
     """How many numbers c, c_N and psi have."""
     held = jax.eval_shape(problem.judge, consts, x, x, u)[1]
     _, last, rows = jax.eval_shape(problem.end, consts, x, target)

@@ -17,20 +17,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput, UnknownName
+from ..errors import InvalidInput
 from ..integrators import OK
 from ..kernels import Shelf, evaluate, map_rows, run_rows
 from ..mechanics import MechanicalSystem, MechanismSystem, State, names_of, observe
 from ..mechanics.system import Driven
-from ..numerics import finite_reals, known_arguments, positive_int, require_instance, show, solve
+from ..numerics import finite, finite_reals, known_arguments, positive_int, require_instance, show, solve
 from ..numerics.types import Array
 from ..trajectory import Trajectory, simulate
-from .planning import Discrete, Node, Plan, linearise
+from .planning import Discrete, Node, Plan, linearise, spelled
 from .solver import Of, Options, Solver
 
 Numbers = np.ndarray[Any, Any]
 MAX_HORIZON = 100_000
-SIDES = ("low", "high")
 SHARE, TINY = 0.1, 1e-3  # the weight of the largest control by default; less than this share of it is no size
 OUTSIDE = "it compares numbers as it goes: track outside, or put gains into a policy of da.simulate"
 
@@ -113,7 +112,7 @@ class Tracker:
     iterations: int = 1
     _known: dict[str, Any] = field(default_factory=dict, repr=False)
 
-    def control(self, k: int, state: State, plant: MechanicalSystem | None = None) -> Numbers:
+    def control(self, k: int, state: State) -> Numbers:
         """The controls (inputs,) of step k for the measured `state`; after the end of the plan its last ones hold."""
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 0:
             raise InvalidInput(f"k is {show(k)}; allowed: the number of a step, 0 for the first")
@@ -133,9 +132,9 @@ class Tracker:
 
     def _rows(self) -> Any:
         inputs, steps = self.plan.system.inputs or (), len(self.plan.controls)
-        low, high = (np.full((steps, len(inputs)), [getattr(each, side) for each in inputs], float) for side in SIDES)
+        ends = np.array([(each.low, each.high) for each in inputs], float)
         planned = jax.tree.map(lambda leaf: leaf[:-1], self.nodes)
-        return planned, self.plan.controls, self.gains, low, high
+        return planned, self.plan.controls, self.gains, *np.tile(ends.T[:, None], (1, steps, 1))
 
     def _replan(self, k: int, state: State) -> Numbers:
         """The first control of a plan over the horizon, from where the last one ended."""
@@ -147,16 +146,15 @@ class Tracker:
         Q, S = (each[index] for each in self.weights)
         ends = (numbers == steps) | ((numbers == k + H) & (numbers < steps))
         weight = np.where(ends[:, None, None], S, np.where((numbers < steps)[:, None, None], Q, 0.0))
-        machine = self._known.get("machine")
+        machine, x = self._known.get("machine"), Reference(planned, planned, wanted[None], weight[None])
         if machine is None or self._known["k"] != k - 1:
-            x = Reference(planned, planned, wanted[None], weight[None])
             options = Options(tolerance=0.0, barrier=1e-4, least=1e-4, scaled=False)  # the barrier stays as it is
             problem = Following(self.discrete, self.discrete.dim, self.discrete.controls)
             solver = Solver(problem, (system, self.numbers), None, np.zeros((problem.dim, 0)), options)
             machine = self._known["machine"] = solver.machine(x, wanted[None, :-1], None)
             machine.improve(np.inf)  # it will be used often
         else:
-            self._shift(machine.stages, Reference(planned, planned, wanted[None], weight[None]), wanted[-2])
+            self._shift(machine.stages, x, wanted[-2])
         stages = machine.stages
         point: Reference = jax.tree.unflatten(stages.specs["x"][1], stages.leaves("x"))
         w = self.discrete.coordinates(self.numbers, np.asarray(state.xi))
@@ -249,7 +247,7 @@ def track(
     if plan.status != "optimal":
         gap = f"its states fit together, and the goal is met, to {plan.infeasibility:.1e}"
         warnings.warn(f"the plan to be tracked is not optimal ({plan.status}): {gap}", stacklevel=2)
-    if isinstance(horizon, bool) or not isinstance(horizon, int) or not 0 <= horizon <= MAX_HORIZON:
+    if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or not 0 <= horizon <= MAX_HORIZON:
         raise InvalidInput(
             f"horizon is {show(horizon)}; allowed: a number of steps up to {MAX_HORIZON}, or 0: fixed gains"
         )
@@ -318,13 +316,11 @@ def _weigh_controls(plan: Plan, given: Any) -> Numbers:
 
 
 def _by_names(what: str, given: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
-    """Weights by the names that they mean, with spaces or underscores."""
-    known, found = {name.replace("_", " "): name for name in reversed(names)}, {}
-    for name, value in given.items():
-        if (words := str(name).replace("_", " ")) not in known:
-            raise UnknownName(f"name in {what}", name, dict.fromkeys(names))
-        found[known[words]] = float(finite_reals(f"{what} of {name}", value))
-        if found[known[words]] < 0:
+    """Weights by the names that they mean."""
+    found = spelled(f"name in {what}", given, dict.fromkeys(names))
+    for name, value in found.items():
+        found[name] = float(finite(f"{what} of {name}", value))
+        if found[name] < 0:
             raise InvalidInput(f"{what} of {name} is {show(value)}; allowed: a number that is not negative")
     return found
 
