@@ -611,9 +611,16 @@ def _at_coordinates(parts: Parts, p: Any, q: Array) -> tuple[Element, Array, Arr
 @partial(compile_function, place=False)
 def _rates_at(parts: Parts, p: Any, g: Element) -> tuple[Array, Array]:
     """(A, C) at a configuration: all rows of its constraints, and C with the rates C xi."""
-    zero = jnp.zeros(parts.group.dim)
-    heights = jacobian(lambda eta: Closing(parts)(0.0, parts.group.shift(g, eta), p), zero)
-    return jnp.concatenate([Rolling(parts)(0.0, g, p), heights]), jacobian(partial(_rates, parts, p, g), zero)
+    return _all_rows(parts, p, g), jacobian(partial(_rates, parts, p, g), jnp.zeros(parts.group.dim))
+
+
+def _all_rows(parts: Parts, p: Any, g: Element) -> Array:
+    """All rows of the constraints at a configuration."""
+    height = jacobian(lambda eta: Closing(parts)(0.0, parts.group.shift(g, eta), p), jnp.zeros(parts.group.dim))
+    return jnp.concatenate([Rolling(parts)(0.0, g, p), height])
+
+
+_rows_of = compile_function(_all_rows, place=False)
 
 
 def _rates(parts: Parts, p: Any, g: Element, xi: Velocity) -> Array:
@@ -1742,10 +1749,10 @@ def _without_redundant(parts: Parts, p: Any) -> Parts:
     parts = _keep(parts, np.concatenate([np.ones(rolling, bool), ~fixed]))
     names = np.array(_load_names(parts), str)
     order = [*range(rolling, len(names)), *range(rolling)]
-    samples = [np.asarray(_rates_at(parts, p, _assemble(parts, p, {}))[0])]
+    samples = [np.asarray(_rows_of(parts, p, _assemble(parts, p, {})))]
     for q in trials[1:]:
         try:
-            samples.append(np.asarray(_rates_at(parts, p, _assemble(parts, p, {}, q))[0]))
+            samples.append(np.asarray(_rows_of(parts, p, _assemble(parts, p, {}, q))))
         except InvalidInput:  # too far from any
             continue
     independent = np.zeros(len(names), bool)

@@ -29,10 +29,16 @@ const WORDS = {
   },
 };
 const NO_PLAN =
-  "No plan is made for this system: the studio plans for car, unicycle and satellite, and for your own with two inputs on SO(3), SE(2) or SE(2) x SO(2). da.plan may do it in a script.";
+  "No plan is made for this system: the studio plans for what has two inputs or more and is a body that turns (SO(3)), one on the plane (SE(2)), a car, or a mechanism whose wheels alone steer it. da.plan may do it in a script.";
 const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
 const SOON = 0.05; // seconds of a plan that a picture of its goal waits for
 const limit = (value) => Math.min(Math.max(value, -1), 1);
+
+// At rest in the middle: velocities, or what a mechanism calls its coordinates and rates.
+function atRest({ velocity, momentum, configuration, ...named }) {
+  const count = (velocity ?? momentum)?.length;
+  return count ? { velocity: Array(count).fill(0) } : Object.fromEntries(Object.keys(named).map((name) => [name, 0]));
+}
 
 export class Driver {
   // show(request): sets the panel to the run that was driven and asks for a show of it.
@@ -250,7 +256,7 @@ export class Driver {
     const { panel, studio } = this;
     const request = clone(panel.request);
     delete request.controls;
-    if (park) request.config.initial = { velocity: Array(studio.data.runs.length && request.config.initial.velocity.length).fill(0) };
+    if (park) request.config.initial = atRest(request.config.initial);
     this.mode = park ? "plan" : "drive";
     this.plan = this.goal = this.answered = null;
     this.plans = 0;
