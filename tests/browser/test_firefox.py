@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from browser.firefox import PROGRAM, SCREEN, Firefox
 
-from dalembert.studio.catalogue import example
+from dalembert.studio.catalogue import STORIES, example
 
 RIGHT, UP = "\ue014", "\ue013"
 READY = "document.documentElement.dataset.ready"
@@ -107,6 +107,16 @@ def test_firefox_tells_a_story_fails_drives_and_parks(firefox, served):
     do(firefox, lambda: firefox.click("#park-go"))
     assert firefox.value("studio.request().controls.length") == 100
     assert firefox.picture().startswith(b"\x89PNG") and firefox.complaints(served.url) == []
+
+
+@pytest.mark.heavy
+def test_firefox_plays_every_story_to_its_end(firefox, served):
+    for story in STORIES["story"]:
+        for number, step in enumerate(story["step"], 1):
+            link = f"story={story['name']}&step={number}"
+            do(firefox, lambda link=link: firefox.value(f"(() => {{ location.hash = '{link}' }})()"))
+            assert firefox.value("document.getElementById('lesson-text').textContent") == step["text"], link
+    assert firefox.complaints(served.url) == []
 
 
 @pytest.mark.heavy

@@ -19,7 +19,17 @@ import dalembert as da
 from dalembert.errors import InvalidInput
 from dalembert.models import rolling_disk
 from dalembert.studio.catalogue import entry, example, input_of_file, input_of_system, make_catalogue, start
-from dalembert.studio.presentation import PLAN_STEPS, Drive, goal_kind, show, show_run, wheelbase
+from dalembert.studio.presentation import (
+    PLAN_STEPS,
+    Drive,
+    axle_of,
+    goal_kind,
+    idle_names,
+    show,
+    show_run,
+    size_of,
+    wheelbase,
+)
 from dalembert.studio.requests import StudioInput
 from dalembert.studio.view import unpack_array
 
@@ -151,12 +161,50 @@ def kart(mass: float = 2.0, base: float = 0.8) -> da.System:
 
 def test_one_s_own_has_a_goal_where_a_built_in_model_of_its_kind_has_one():
     kinds = {telescope: "attitude", kart: "pose", da.models.unicycle: "pose", sleigh: None, da.models.snakeboard: None}
+    models = da.models
+    kinds |= {models.differential_drive: "pose", models.omni_base: "pose", models.tractor: None, models.bicycle: None}
     for make, kind in kinds.items():
         assert goal_kind("", make()) == kind, make
     assert wheelbase(kart(base=0.7)) == pytest.approx(0.7) and wheelbase(da.models.car(length=1.2)) == pytest.approx(
         1.2
     )
     assert wheelbase(da.models.roller_racer()) is None and goal_kind("snakeboard", da.models.snakeboard()) is None
+
+
+def robot(track: float = 0.3) -> da.Mechanism:
+    """A robot of my own on two wheels, drawn from its middle: its axle lies 0.1 m behind, a ball supports it."""
+    made = da.Mechanism("my robot")
+    made.body("base", mass=5.0, centre=(-0.05, 0, 0.1), box=(0.4, 0.3, 0.1))
+    made.planar("base")
+    for name, side in (("left", 1), ("right", -1)):
+        made.wheel(name, "base", at=(-0.1, side * track / 2, 0.08), mass=0.4, width=0.02, motor=True)
+    made.support("base", at=(0.2, 0, 0))
+    return made
+
+
+def test_the_axle_of_an_own_robot_is_found_and_its_wheels_are_no_goal():
+    system = robot().system()
+    assert axle_of(system) == pytest.approx(-0.1) and axle_of(da.models.omni_base()) is None
+    assert idle_names(system) == ["left", "right"] and size_of(system) == pytest.approx(4 * 0.2)
+    assert "castor swivel" in idle_names(da.models.differential_drive())
+
+
+@pytest.mark.heavy
+def test_an_own_robot_is_parked_pushed_and_brought_back():
+    opened = input_of_system(robot())
+    request = start(opened)
+    request["config"]["initial"] = {"speed": 0.0}
+    driven = Drive(request, opened)
+    for goal in ([1.0, 0.5, 0.4], [0.0, 1.0, 0.0], [-1.0, 0.2, 0.0]):
+        found = driven.plan(goal)
+        assert found["status"] == "optimal" and np.allclose(found["path"][-1], goal[:2], atol=1e-3), goal
+    assert driven.plan([1.5, 0.0, 0.0], [[0.75, 0.05, 0.1]])["status"] == "optimal", "around an obstacle"
+    assert driven.plan([1.0, 0.5, 0.4])["status"] == "optimal"
+    while driven.planned < PLAN_STEPS:
+        driven.park(10, driven.planned == 30)
+    pose = np.asarray(driven.state.g[0])
+    assert np.allclose(pose[:2, 2], [1.0, 0.5], atol=0.05) and abs(np.arctan2(pose[1, 0], pose[0, 0]) - 0.4) < 0.05
+    assert np.abs(np.asarray(driven.state.xi)[:3]).max() < 0.05
 
 
 @pytest.mark.heavy

@@ -499,7 +499,7 @@ def test_another_process_can_compile_the_steps_and_the_scene_ahead(monkeypatch):
     assert {"run_kernel.<locals>.begin", "run_kernel.<locals>.advance"} <= set(lowered)
     lowered.clear()
     assert show(request, OPENED)["runs"][0]["status"] == "ok"
-    assert not {*lowered} & {"_evaluate_state", "_picture", *(f"run_kernel.<locals>.{x}" for x in ("begin", "advance"))}
+    assert not {*lowered} & {"_evaluate_state", "picture", *(f"run_kernel.<locals>.{x}" for x in ("begin", "advance"))}
 
 
 def test_programs_are_those_of_a_kind():

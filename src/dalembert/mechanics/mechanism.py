@@ -626,9 +626,19 @@ def _at_coordinates(drawing: Drawing, q: Array) -> tuple[Element, Array, Array]:
 def _rates_at(drawing: Drawing, g: Element) -> tuple[Array, Array]:
     """(A, C) at a configuration: all rows of its constraints, and C with the rates C xi."""
     parts, p = drawing.parts, drawing.parameters
-    zero = jnp.zeros(parts.group.dim)
-    heights = jacobian(lambda eta: Closing(parts)(0.0, parts.group.shift(g, eta), p), zero)
-    return jnp.concatenate([Rolling(parts)(0.0, g, p), heights]), jacobian(partial(_rates, parts, p, g), zero)
+    return _all_rows(parts, p, g), jacobian(partial(_rates, parts, p, g), jnp.zeros(parts.group.dim))
+
+
+def _all_rows(parts: Parts, p: Any, g: Element) -> Array:
+    """All rows of the constraints at a configuration."""
+    height = jacobian(lambda eta: Closing(parts)(0.0, parts.group.shift(g, eta), p), jnp.zeros(parts.group.dim))
+    return jnp.concatenate([Rolling(parts)(0.0, g, p), height])
+
+
+@partial(compile_function, place=False)
+def _rows_at(drawing: Drawing, g: Element) -> Array:
+    """All rows of the constraints at a configuration, in native code."""
+    return _all_rows(drawing.parts, drawing.parameters, g)
 
 
 def _rates(parts: Parts, p: Any, g: Element, xi: Velocity) -> Array:
@@ -1778,10 +1788,10 @@ def _without_redundant(parts: Parts, p: Any) -> Parts:
     names = np.array(_load_names(parts), str)
     order = [*range(rolling, len(names)), *range(rolling)]
     drawing = Drawing(parts, p)
-    samples = [np.asarray(_rates_at(drawing, _assemble(drawing, {}))[0])]
+    samples = [np.asarray(_rows_at(drawing, _assemble(drawing, {})))]
     for q in trials[1:]:
         try:
-            samples.append(np.asarray(_rates_at(drawing, _assemble(drawing, {}, q))[0]))
+            samples.append(np.asarray(_rows_at(drawing, _assemble(drawing, {}, q))))
         except InvalidInput:  # too far from any
             continue
     independent = np.zeros(len(names), bool)

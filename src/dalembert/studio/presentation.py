@@ -23,9 +23,9 @@ from ..integrators import EXACT, MEANINGS, METHODS, Claims, EulerPoincareSuslov,
 from ..io.config import Job
 from ..io.dataset import open_dataset
 from ..kernels import evaluate, one_at_a_time
-from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, State, System, unforced
+from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, MechanismSystem, State, System, unforced
 from ..mechanics.system import unit_element
-from ..models import MODELS
+from ..models import MODELS, unicycle
 from ..optimise import Plan, Tracker, plan, track
 from ..plotting.runs import about
 from ..plotting.studies import momentum_locus
@@ -34,12 +34,13 @@ from ..simulation import Run, simulate, to_json
 from . import requests
 from .catalogue import STORIES
 from .requests import RunFrames, StudioInput
-from .scenes import AIM, globe, make_scene, mechanism_of, principal_axes, rotate
+from .scenes import AIM, globe, make_scene, mechanism_of, picture, principal_axes, rotate
 from .view import CONSTRAINT, DARK, GREY, SURFACE, TEXTS, Array, View, label, pack_array, sphere, surface
 
 PARKS: dict[str, dict[str, Any]] = STORIES["park"]
 """Systems that plans bring to a goal, their sizes, and the push on their inputs that disturbs them."""
-OWN_GOALS = "have two inputs on SO(3), SE(2) or SE(2) x SO(2)"
+OWN_GOALS = "have two inputs on SO(3), SE(2) or SE(2) x SO(2), or are mechanisms that their wheels alone steer"
+NO_WAY = "no way there was found from those that were tried: pull the goal elsewhere, or an obstacle away"
 GOALS = {False: "[x, y, angle]", True: "a quaternion [x, y, z, w]"}
 PLAN_STEPS, PUSH_STEPS, MAX_GOAL, MAX_DISCS, LONGEST = 100, 4, 50.0, 3, 12.0  # the last: seconds
 HURRY_SECONDS, PATIENT_SECONDS = 0.02, 0.5
@@ -270,10 +271,12 @@ class Drive:
             return nothing | {"status": "blocked", "reason": found}
         good = found.status == "optimal"
         weight = [10.0] * 3 + [0.3] * 3 if turns else 10.0  # of a turn the angles more than the rates
-        self.tracker, self.planned = track(found, state_weight=weight, control_weight=0.01) if good else None, 0
+        light = None if "cost" in self.parking else 0.01  # the inputs of a mechanism have sizes of their own
+        self.tracker, self.planned = track(found, state_weight=weight, control_weight=light) if good else None, 0
         self.known, self.step = found if good else None, float(found.step)
         drawn = AIM * np.asarray(found.g)[:, :, 2] if turns else np.asarray(_pose(found.g))[:, :2, 2]
-        told: dict[str, Any] = {"status": found.status, "reason": found.reason, "cost": to_json(float(found.cost))}
+        why = NO_WAY if "cost" in self.parking and not good else found.reason  # to find out more would take long
+        told: dict[str, Any] = {"status": found.status, "reason": why, "cost": to_json(float(found.cost))}
         told |= {"tried": self.tried, "step": self.step}
         told |= {"path": drawn.tolist() if good else [], "planned": np.asarray(found.controls).tolist() if good else []}
         return told | {"seconds": time.perf_counter() - begin}
@@ -281,7 +284,8 @@ class Drive:
     def _problem(self, end: State) -> dict[str, Any]:
         """What all plans from here to a goal have in common."""
         options: dict[str, Any] = {"start": self.state._replace(t=np.zeros(())), "goal": end, "steps": PLAN_STEPS}
-        return options | {"cost": _effort, "tolerance": 1e-6, "max_iterations": 80}
+        options |= {"cost": self.parking.get("cost", _effort), "free_goal": self.parking.get("idle", ())}
+        return options | {"tolerance": 1e-3 if "cost" in self.parking else 1e-6, "max_iterations": 80}
 
     def _plan_turn(self, end: State) -> Plan:
         """The better of two turns: one that began as the shortest, and one that began as the last plan."""
@@ -308,15 +312,15 @@ class Drive:
             if _touches(there, [(0, 0.0)], discs, law):
                 return f"it would touch an obstacle {where}: drag that away"
         far = [[1e3, 1e3, 1.0]] * (MAX_DISCS - len(discs))
-        bounded = bool(discs) or "steering" in law
+        bounded = bool(discs) or "steering" in law or "cost" in law  # of these both are one program
         options = self._problem(end) | {
             "path": keep_clear(np.array([*discs, *far], float), law) if bounded else None
         }  # fmt: skip
         ways: Any = [] if self.known is None else [(self.known, self.known.duration)]
-        if "steering" in law:
-            if self.template is None:
-                once = options | {"max_iterations": 1, "guess": np.zeros((PLAN_STEPS, len(self.names)))}
-                self.template = plan(job.system, job.integrator, duration=PLAN_STEPS * self.step, **once)
+        once = options | {"max_iterations": 1, "guess": np.zeros((PLAN_STEPS, len(self.names)))}
+        if ("steering" in law or "like" in law) and self.template is None:
+            self.template = plan(job.system, job.integrator, duration=PLAN_STEPS * self.step, **once)
+        if "steering" in law and self.template is not None:
             ways_there = ways_around(
                 _in_frame(pose, goal), [(*_in_frame(pose, disc)[:2], float(disc[2])) for disc in discs], law
             )
@@ -328,7 +332,8 @@ class Drive:
             x, y, angle = _in_frame(pose, goal)
             seconds, more = law.get("turn", (PLAN_STEPS * float(job.run["step"]), 0.0))
             usual = seconds + more * float(np.hypot(x, y) + abs(angle))
-            ways = [*(way for way in ways if abs(way[1] - usual) < 0.35 * usual), (None, usual)]
+            ways = [way for way in ways if abs(way[1] - usual) < 0.35 * usual]
+            ways = [(self._roll_along(end, usual), usual), *ways] if "like" in law else [*ways, (None, usual)]
         made: list[Plan] = []
         for guess, duration in ways:
             made.append(plan(job.system, job.integrator, guess=guess, duration=duration, **options))
@@ -337,6 +342,28 @@ class Drive:
                 break
         self.tried = len(made)
         return min(made, key=lambda each: (each.status != "optimal", _length(each)))
+
+    def _roll_along(self, end: State, duration: float) -> Plan:
+        """A first guess for a mechanism on one axle: the way of a unicycle as heavy, on which its wheels roll."""
+        law, shift, like = self.parking, np.eye(3), self.template
+        assert like is not None
+        shift[0, 2] = law["axle"]
+        start, goal = (law["like"].state(np.asarray(_pose(g)) @ shift, np.zeros(3)) for g in (self.state.g, end.g))
+        asked: dict[str, Any] = {"cost": _effort, "tolerance": 1e-3, "steps": PLAN_STEPS, "max_iterations": 80}
+        way = plan(law["like"], self.job.integrator, start=start, goal=goal, duration=duration, **asked)
+        (discrete, numbers, nodes), n = like.problem, like.system.group.dim
+        pose, xi = np.asarray(way.g) @ np.linalg.inv(shift), np.zeros((PLAN_STEPS + 1, n))
+        xi[:, :2], xi[:, 2] = way.xi[:, :2], -law["axle"] * way.xi[:, 0]
+        hinges = np.tile(np.asarray(nodes.g[1])[0], (len(xi), 1))
+        for k in range(len(xi)):
+            rows = np.asarray(evaluate(_rows_at, like.system, (pose[k], hinges[k])))
+            xi[k, 3:] = np.linalg.lstsq(rows[:, 3:], -rows[:, :3] @ xi[k, :3], rcond=None)[0]
+            hinges[k + 1 :] += way.step * xi[k, 3:]
+        forces = np.diff(xi[:, :2], axis=0) / way.step @ np.linalg.pinv(self.response[:2]).T
+        axes = [axis.name for axis in like.system.axes()]
+        nodes = nodes._replace(g=(pose, hinges), w=xi[:, [axes.index(name) for name in like.coordinates[n:]]])
+        problem = discrete, {**numbers, "h": np.asarray(way.step)}, nodes
+        return replace(like, step=way.step, controls=forces, problem=problem)
 
     tried = 1  # ways to the last goal
     template: Plan | None = None  # whose nodes a way of arcs replaces
@@ -445,15 +472,19 @@ def input_sizes(job: Job, response: Array) -> list[float]:
 def goal_kind(name: str, system: MechanicalSystem | None) -> str | None:
     """What kind of goal a plan brings a system to: a "pose" in the plane, an "attitude"; None where it is offered none.
 
-    One's own has at least two inputs and is a body that turns freely, a body in the plane, or one that is steered.
+    It has at least two inputs and turns freely, or is in the plane a body, one that is steered, or a mechanism without
+    other joints than those of its wheels and castors.
     """
     if name in PARKS:
         return "attitude" if "turn" in PARKS[name] else "pose"
-    if name in MODELS or system is None or len(system.inputs or ()) < 2:
+    if system is None or len(system.inputs or ()) < 2:
         return None
     pictures = [factor.picture for factor in system.group.factors]
     if pictures == ["attitude"] and system.group.is_rotation_group(3) and not system.constraints:
         return "attitude"
+    mechanism = unforced(system)
+    if isinstance(mechanism, MechanismSystem):
+        return "pose" if pictures == ["plane", "point"] and len(idle_names(mechanism)) == mechanism.parts.flat else None
     return "pose" if pictures in (["plane"], ["plane", "dial"]) else None
 
 
@@ -468,7 +499,8 @@ def park_law(job: Job) -> dict[str, Any]:
         sizes = dict(zip((each.name for each in system.inputs or ()), input_sizes(job, response), strict=True))
         found = wheelbase(system)
         base = found or 1.0
-        reached = [size * float(np.abs(one).max()) for size, one in zip(sizes.values(), response.T, strict=True)]
+        seen = response[:3] if isinstance(unforced(system), MechanismSystem) else response  # of the body
+        reached = [size * float(np.abs(one).max()) for size, one in zip(sizes.values(), seen.T, strict=True)]
         slower = max(
             1.0, 1.1 / np.sqrt(max(min(reached), 1e-3))
         )  # of bang-bang turns by half a circle half as much again
@@ -477,6 +509,12 @@ def park_law(job: Job) -> dict[str, Any]:
         else:
             law = dict(PARKS["car" if found else "unicycle"])
             pushed = [list(sizes)[int(np.argmax(np.abs(response[3 if found else 0]) * list(sizes.values())))]]
+        if isinstance(mechanism := unforced(system), MechanismSystem):
+            base, axle = size_of(mechanism), axle_of(mechanism)
+            if axle is not None:
+                heavy = np.sqrt(np.diag(np.linalg.inv(response[:2] @ response[:2].T)))  # effort for an acceleration
+                law |= {"axle": axle, "like": unicycle(mass=float(heavy[1]), inertia=float(heavy[0]))}
+            law |= {"idle": idle_names(mechanism), "cost": effort_in(np.array([*sizes.values()]))}
         law["turn"] = [slower * each for each in PARKS["satellite"]["turn"]]
         law["push"] = {each: sizes[each] for each in pushed}
     return {**law, "length": base} | {
@@ -497,6 +535,44 @@ def wheelbase(system: MechanicalSystem) -> float | None:
             return None
         found.append(float(np.tan(angle) / spin))
     return found[0] if abs(found[0] - found[1]) < 1e-6 * found[0] else None
+
+
+def axle_of(system: MechanismSystem) -> float | None:
+    """How far ahead of its origin the axle lies on which a mechanism turns; None where it also goes to the side."""
+    rows = np.asarray(evaluate(_rows_at, system, unit_element(system.group)))
+    moved, _, rank, _ = np.linalg.lstsq(rows[:, 2:], -rows[:, :2], rcond=1e-9)
+    left = np.abs(rows[:, 2:] @ moved + rows[:, :2]).max(initial=0.0)
+    return -float(moved[0, 0]) if rank == moved.shape[0] and left < 1e-9 and abs(moved[0, 1]) < 1e-9 else None
+
+
+def _rows_at(system: MechanicalSystem, g: Any) -> Any:
+    return system.rows(0.0, g)(jnp.zeros(system.group.dim))
+
+
+def size_of(system: MechanismSystem) -> float:
+    """A length for a mechanism: the wheels reach around its origin by a quarter of it."""
+    rest = np.zeros((requests.REHEARSED, system.group.dim))
+    g = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[None], len(rest), axis=0), unit_element(system.group))
+    found = evaluate(picture, system, (g, rest), lanes=len(rest), axes=(None, 0))
+    return 4 * float(np.linalg.norm(np.asarray(found.contacts)[0, :, 0, :2], axis=1).max(initial=0.05))
+
+
+def idle_names(system: MechanismSystem) -> list[str]:
+    """The angles of a mechanism's wheels and castors: a goal leaves them free."""
+    parts = system.parts
+    rolling = {contact.body for contact in parts.contacts if contact.kind in ("wheel", "omni")}
+    idle = (joint for k, joint in enumerate(parts.joints) if joint.spins or joint.follows or k in rolling)
+    return [joint.names[0] for joint in idle if joint.names and not joint.geared]
+
+
+def effort_in(sizes: Array) -> Callable[..., Any]:
+    """The sum of squares of the inputs, in these sizes, to a power of ten: a slider compiles nothing."""
+    tens = 10.0 ** np.round(np.log10(np.maximum(sizes, 1e-9)))
+
+    def effort(t: Any, g: Any, xi: Any, u: Any) -> Any:
+        return jnp.sum((u / tens) ** 2)
+
+    return effort
 
 
 def _pose(g: Any) -> Any:

@@ -406,7 +406,7 @@ def draw_mechanism(view: View, run: RunFrames) -> str:
     assert system is not None
     parts, p = system.parts, system.parameters
     g = run.parts if len(system.group.factors) > 1 else run.parts[0]
-    found = evaluate(_picture, system, (g, run.velocity), lanes=len(run.t), axes=(None, 0))
+    found = evaluate(picture, system, (g, run.velocity), lanes=len(run.t), axes=(None, 0))
     turned, placed, moving, touching = (np.asarray(each) for each in found)
     solids = {k: Solid.of(parts, p, k) for k, name in enumerate(parts.bodies) if name in p["bodies"]}
     centres = {k: placed[:, k] + rotate(turned[:, k], solid.middle) for k, solid in solids.items()}
@@ -446,7 +446,7 @@ def draw_mechanism(view: View, run: RunFrames) -> str:
     return CAPTIONS["mechanism"] + (f" It is drawn {scale:.1f} times as large as it is." if scale > 1 else "")
 
 
-def _picture(system: MechanismSystem, moving: Any) -> Picture:
+def picture(system: MechanismSystem, moving: Any) -> Picture:
     return system.picture(*moving)
 
 

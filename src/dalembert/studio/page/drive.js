@@ -8,7 +8,8 @@ import { postJson } from "./api.js";
 const CHUNK = 40; // ms between requests, at least
 const MOST_STEPS = 25; // of one request; who falls behind slows down
 const MOST_DISCS = 3;
-const DISC = 0.4; // the radius of an obstacle, m
+const DISC = 0.4; // the radius of an obstacle, m; less of what is seen from near
+const FAR = 8; // from where the camera sees goals and obstacles in their whole size, m
 const CALM = 150; // ms after which a pointer rests
 const AWAKE = 4000; // ms between signs of life while nothing else is asked
 const NUDGE = [0.25, Math.PI / 18]; // by a key: m, rad
@@ -29,10 +30,16 @@ const WORDS = {
   },
 };
 const NO_PLAN =
-  "No plan is made for this system: the studio plans for car, unicycle and satellite, and for your own with two inputs on SO(3), SE(2) or SE(2) x SO(2). da.plan may do it in a script.";
+  "No plan is made for this system: the studio plans for what has two inputs or more and is a body that turns (SO(3)), one on the plane (SE(2)), a car, or a mechanism whose wheels alone steer it. da.plan may do it in a script.";
 const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
 const SOON = 0.05; // seconds of a plan that a picture of its goal waits for
 const limit = (value) => Math.min(Math.max(value, -1), 1);
+
+// At rest in the middle: velocities, or what a mechanism calls its coordinates and rates.
+function atRest({ velocity, momentum, configuration, ...named }) {
+  const count = (velocity ?? momentum)?.length;
+  return count ? { velocity: Array(count).fill(0) } : Object.fromEntries(Object.keys(named).map((name) => [name, 0]));
+}
 
 export class Driver {
   // show(request): sets the panel to the run that was driven and asks for a show of it.
@@ -123,7 +130,7 @@ export class Driver {
   // A first goal, whose plan is compiled while somebody reads what to do: ahead and to the left, or a quarter of a turn.
   showExample() {
     const half = Math.SQRT1_2;
-    this.aim(this.kind === "attitude" ? [0, half, 0, half] : [3, 1, 0.5]);
+    this.aim(this.kind === "attitude" ? [0, half, 0, half] : [3 * this.size, this.size, 0.5]);
     const { session } = this;
     const idle = setInterval(() => {
       if (this.session !== session || this.mode !== "plan") return clearInterval(idle);
@@ -139,15 +146,17 @@ export class Driver {
       return this.aim(this.studio.scene.turnAsSeen(turn, this.goal));
     }
     const [a, b, angle] = this.goal ?? [0, 0, 0];
-    this.aim([a + NUDGE[0] * y * Math.cos(angle), b + NUDGE[0] * y * Math.sin(angle), angle - NUDGE[1] * x]);
+    const far = NUDGE[0] * this.size * y;
+    this.aim([a + far * Math.cos(angle), b + far * Math.sin(angle), angle - NUDGE[1] * x]);
   }
 
   // An obstacle between the start and the goal, to be dragged elsewhere; the plan goes around it.
   addDisc() {
     const [x, y] = this.goal ?? [4, 0];
     const far = Math.hypot(x, y) || 1;
-    const aside = [0.3, -0.9, 1.5][this.discs.length];
-    this.setDiscs([...this.discs, [0.55 * x - (aside * y) / far, 0.55 * y + (aside * x) / far, DISC]].slice(0, MOST_DISCS));
+    const aside = this.size * [0.3, -0.9, 1.5][this.discs.length];
+    const disc = [0.55 * x - (aside * y) / far, 0.55 * y + (aside * x) / far, DISC * this.size];
+    this.setDiscs([...this.discs, disc].slice(0, MOST_DISCS));
   }
 
   setDiscs(discs) {
@@ -216,7 +225,8 @@ export class Driver {
 
   tellPlan() {
     const { status, reason, cost, seconds, planned, path, step, tried } = this.plan;
-    const found = `${tried > 1 ? `the shortest of ${tried}, ` : ""}found in ${Math.round(1000 * seconds)} ms`;
+    const took = seconds < 1 ? `${Math.round(1000 * seconds)} ms` : `${seconds.toFixed(1)} s`;
+    const found = tried > 1 ? `the shortest of ${tried} ways, tried in ${took}` : `found in ${took}`;
     const good = path.length > 0;
     byId("park-go").disabled = !good;
     byId("park-text").textContent = good
@@ -250,7 +260,7 @@ export class Driver {
     const { panel, studio } = this;
     const request = clone(panel.request);
     delete request.controls;
-    if (park) request.config.initial = { velocity: Array(studio.data.runs.length && request.config.initial.velocity.length).fill(0) };
+    if (park) request.config.initial = atRest(request.config.initial);
     this.mode = park ? "plan" : "drive";
     this.plan = this.goal = this.answered = null;
     this.plans = 0;
@@ -269,6 +279,7 @@ export class Driver {
       studio.scene.beginLive();
       studio.tellScale();
       studio.scene.controls.enabled = !park;
+      this.size = Math.min(1, studio.scene.camera.position.distanceTo(studio.scene.controls.target) / FAR);
       this.session = begun.session;
     } catch (error) {
       byId("status").textContent = error.message;
