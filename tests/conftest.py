@@ -7,7 +7,7 @@ fast tests (the numbers are the same: kernels/test_llvm.py), a sixth of their ti
 A process of tests meets thousands of programs: it keeps more of them than one of users does, so that JAX need not
 forget what it compiled, until they take `MAX_MEMORY`; and Python looks for dead cycles among the many objects of traces
 a hundred times less often. Nothing waits until the disk has what was written: a test need not survive a power cut, and
-thousands of cache entries and files at 5 to 10 ms each were a tenth of the time.
+178 tests of four files waited 1,130 times for it, 8 ms each.
 """
 
 import ctypes
