@@ -10,7 +10,7 @@ import pytest
 
 import dalembert as da
 from dalembert.kernels import StaleEntry, evaluate, plans
-from dalembert.mechanics import accessibility, names_of
+from dalembert.mechanics import accessibility, choose_velocities, names_of
 from dalembert.optimise import plan, planning
 from dalembert.papers import control
 
@@ -590,7 +590,7 @@ def pushed_cart(steps=4, goal=None, **options):
         ),
         (
             {"goal": lambda t, q, v: jnp.stack([q[0] - 1.0, 0.0 * v[0] + 1.0])},
-            r"cannot change row 1 of goal\(t, g, xi\)\. Fields .* brackets fill 2 of 2 .* not sufficient",
+            r"cannot change row 1 of goal\(t, g, xi\)\. The inputs .* Lie brackets of them reach 2 of 2 .* not sufficient",
         ),
     ],
 )
@@ -776,3 +776,41 @@ def test_the_heading_of_a_mechanism_is_a_goal_up_to_turns():
     system = skate.system()
     for each in (system, da.with_friction(system, viscous=0.1)):
         assert names_of(each) == (("x", "y", "yaw"), (False, False, True))
+
+
+def tug():
+    """A tricycle whose front wheel drives and steers."""
+    made = da.Mechanism("tug")
+    made.body("chassis", mass=400.0, centre=(0.5, 0, 0.4), box=(1.6, 0.9, 0.6))
+    made.body("fork", mass=14.0, centre=(1.1, 0, 0.5), inertia=(0.3, 0.3, 0.1))
+    made.planar("chassis")
+    made.hinge("steer", "chassis", "fork", at=(1.1, 0, 0.5), axis=(0, 0, 1), damping=1.0)
+    made.wheel("rear left", "chassis", at=(0, 0.4, 0.18), mass=6.0)
+    made.wheel("rear right", "chassis", at=(0, -0.4, 0.18), mass=6.0)
+    made.wheel("front", "fork", at=(1.1, 0, 0.2), mass=9.0, motor=(-60.0, 60.0))
+    made.motor("steer", low=-40.0, high=40.0)
+    return made.system()
+
+
+@pytest.mark.parametrize("model", ["ackermann_car", "differential_drive", "tractor", "bicycle"])
+def test_few_velocities_of_a_vehicle_determine_the_others(model):
+    """Whatever the radii of its wheels: a determinant of many small rows is small, but they are independent."""
+    system = getattr(da.models, model)()
+    free, redundant, _ = choose_velocities(system, 0.0, [system.state().g])
+    assert not redundant and len(free) == system.group.dim - system.constraints
+
+
+@pytest.mark.heavy  # for the derivatives of its step, which are compiled for 12 s
+def test_a_steered_mechanism_is_planned_from_names_to_names():
+    """Wheels of which the goal says nothing roll in the first guess; the last steps are taken by their residual."""
+    start = {"x": 0.0, "y": 0.0, "yaw": 0.0, "steer": 0.0}
+    goal = {"x": 4.0, "y": 1.0, "yaw": 0.0, "steer": 0.0, "speed": 0.0, "steer_rate": 0.0}
+    system = tug()
+    made = plan(
+        system, start=start, goal=goal, steps=40, duration=8.0,
+        cost=lambda t, g, xi, u: (u[0] / 60) ** 2 + (u[1] / 40) ** 2 + 0.1 * xi[3] ** 2,
+    )  # fmt: skip
+    assert made.status == "optimal" and made.iterations < 100
+    rolled = system.state(**start, speed=0.5)
+    first = {"start": start | {"speed": 0.5}, "goal": {"x": 4.0}, "steps": 4, "duration": 8.0, "cost": effort}
+    np.testing.assert_allclose(plan(system, **first).xi[0], rolled.xi, atol=1e-12)

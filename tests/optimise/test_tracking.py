@@ -86,6 +86,7 @@ def test_bounds_of_inputs_hold_in_the_closed_loop(bounded, horizon):
 
 def test_a_control_is_the_feedback_at_the_measured_state(lane_change):
     tracker = track(lane_change)
+    assert "Tracker of 30 steps" in repr(tracker) and "array" not in repr(tracker)
     state = lane_change.system.state(pose(0.0, 0.0, 0.01), [0.0, 1.0, 0.0])
     there = tracker.control(0, state)
     np.testing.assert_allclose(

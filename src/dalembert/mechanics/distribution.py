@@ -245,7 +245,7 @@ NEIGHBOURS = 2
 """Configurations near g where the brackets must reach no more than at g: integrability belongs to a neighbourhood."""
 NEIGHBOUR_RADIUS = 0.1
 JUDGED = 6  # configurations beside the ends of a plan at which velocities are judged
-SMALLEST_PIVOT = 0.3  # of the rows of a constraint, relative to their size: below it all velocities are kept
+SMALLEST_PIVOT = 0.1  # of the orthonormal rows of a constraint: below it all velocities are kept
 MAX_BRACKETS = 200  # of inputs with motions, times the dimension: each doubles what is to be compiled
 MAX_DEPTH = 8  # brackets of brackets: their derivatives grow by a power of it
 MAX_DERIVATIVES = 100_000
@@ -383,8 +383,11 @@ def choose_velocities(system: MechanicalSystem, t: float, ends: list[Element]) -
     widths = np.abs(rows).max(axis=(0, 1))
 
     def sizes_of(rows: Reals) -> Reals:
-        largest = np.maximum(np.linalg.norm(rows, 2, axis=(1, 2)), 1e-300)[:, None]
-        return cast(Reals, np.abs(np.linalg.det(np.moveaxis(rows[:, :, bound], 1, 2))) / largest**m)
+        """Determinants of the bound columns of orthonormal rows: 1 at most, however the rows are scaled."""
+        columns, scales = np.linalg.qr(np.swapaxes(rows, 1, 2))
+        scales = np.abs(np.diagonal(scales, axis1=1, axis2=2))
+        independent = scales.min(axis=1) > 1e-9 * scales.max(axis=1)
+        return cast(Reals, np.abs(np.linalg.det(columns[:, bound])) * independent[:, None])
 
     # In the user's units or in others, whichever tell the velocities better apart.
     pivots = np.maximum(sizes_of(rows), sizes_of(rows / np.where(widths > 0, widths, 1.0)))

@@ -59,6 +59,7 @@ ENDLESS = 1e12  # a cost below its negative has no end
 MAX_STEPS, MAX_STARTS = 1_000_000, 10_000
 MORE_STARTS, COARSE_STEPS, MAX_TRIAL = 8, 50, 100  # of plans that are tried where one fails, and their iterations
 BESIDE = 3  # places at the goal where the path is asked
+LOOSE = 1e6  # inverse weight, in a first guess, of velocities whose coordinates the goal does not name
 LONGEST_STEP = 2.8  # in times of the fastest motion: where Runge-Kutta steps of order 4 stop being stable
 BACKENDS, GPU_PLANS = ("auto", "llvm", "cuda"), 512  # with "auto", so many plans go to a GPU
 
@@ -512,8 +513,11 @@ def _start_by_names(system: MechanicalSystem, given: Mapping[str, Any]) -> tuple
     """A state with the named values, at rest but for named rates, and the directions in which it is free."""
     named, values = read_names(system, "start", given, True)
     seen, (names, _) = dict(zip(named.places, values, strict=True)), names_of(system)
-    g, slope = evaluate(Of(Named.move, named), (system, 0.0, values), system.group.identity())
-    xi = np.array([seen.get(len(names) + k, 0.0) for k in range(len(system.rate_names))])
+    near, xi = system.group.identity(), np.array([seen.get(len(names) + k, 0.0) for k in range(len(system.rate_names))])
+    if len(xi) != system.group.dim:  # rates of a mechanism are more than its velocities
+        made = system.state(**{str(name).replace(" ", "_"): value for name, value in given.items()})
+        near, xi = made.g, np.asarray(made.xi)
+    g, slope = evaluate(Of(Named.move, named), (system, 0.0, values), near)
     _, sizes, vectors = np.linalg.svd(np.asarray(slope))
     ways = vectors[(sizes > 1e-9).sum() :].T
     lane = (g, ways @ np.linspace(0.3, 0.5, ways.shape[1]))
@@ -568,6 +572,7 @@ class _Task:
     """What `plan` was asked for, step by step."""
 
     backend, solver = "auto", None
+    loose: Any = np.zeros(0, bool)  # configurations of which the goal says nothing
 
     def __init__(
         self, system: MechanicalSystem, method: Integrator, start: State, goal: Any, steps: Any, duration: Any,
@@ -743,10 +748,12 @@ class _Task:
                 )
             ends = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (count, *leaf.shape[1:])), ends)
             target = jax.tree.map(lambda leaf: np.repeat(leaf, starts, axis=0), (ends.g, self.coordinates_of(ends)))
+            self.loose = ~self.goal_marks[: self.system.group.dim]
         elif self.named is not None:  # the guess ends there
             consts = (self.system, self.t0, self.wanted)
-            g, _ = evaluate(Of(Named.move, self.named), consts, first.g, lanes=count, axes=(None, 0))
+            g, slope = evaluate(Of(Named.move, self.named), consts, first.g, lanes=count, axes=(None, 0))
             ends = first._replace(g=jax.tree.map(np.asarray, g), xi=np.zeros_like(first.xi))
+            self.loose = ~(np.abs(slope) > 1e-9).any(axis=(0, 1))
         nodes, controls = self.guesses(first, ends, guess, starts, seed)
         self.target, self.options, self.blocked = target, options, self._find_blocked(first, ends)
         hopeless = all(self.blocked)
@@ -822,7 +829,7 @@ class _Task:
             waves[:, :1, :1] = AMPLITUDE * np.minimum(length, 1.0)
         B, rates = count * starts, np.pi * np.array([1.0, 2.0])
         shift = (s * way + np.sin(s * rates) @ waves).reshape(B, N + 1, n)
-        speed = (way + (rates * np.cos(s * rates)) @ waves).reshape(B, N + 1, n)[..., self.free] / T
+        speed = (way + (rates * np.cos(s * rates)) @ waves).reshape(B, N + 1, n) / T
         w0, w1 = (np.repeat(self.coordinates_of(each), starts, axis=0)[:, None] for each in (first, end))
 
         def everywhere(tree: Any) -> Any:
@@ -831,8 +838,17 @@ class _Task:
         def by_plans(tree: Any) -> Any:
             return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(B, N + 1, *leaf.shape[1:]), tree)
 
-        lane = (everywhere(first.g), np.where(s > 0, shift, 0.0).reshape(-1, n))
-        g = by_plans(evaluate(_shifted_from, group, lane, lanes=B * (N + 1), axes=(None, 0)))
+        def places() -> Any:
+            lane = (everywhere(first.g), np.where(s > 0, shift, 0.0).reshape(-1, n))
+            return evaluate(_shifted_from, group, lane, lanes=B * (N + 1), axes=(None, 0))
+
+        if self.system.constraints and self.loose.any() and not self.loose.all():  # wheels turn as their body goes
+            given = (self.system, self.t0, np.where(self.loose, LOOSE, 1.0))
+            lane = (places(), speed.reshape(-1, n))
+            speed = np.asarray(evaluate(_nearest, given, lane, lanes=B * (N + 1), axes=(None, 0))).reshape(speed.shape)
+            turned = np.cumsum(0.5 * (speed[:, 1:] + speed[:, :-1]), axis=1) * T / N
+            shift[:, 1:, self.loose] = turned[..., self.loose]
+        speed, g = speed[..., self.free], by_plans(places())
         w = (speed * np.sin(np.pi * s))[..., : w0.shape[2]] + (1 - s) * w0 + s * w1
         u = speed[:, :-1] if self.kinematic else np.zeros((B, N, len(self.inputs)))
         origin = by_plans(everywhere((first.g, w0[:, 0]))) if self.is_periodic else ()
@@ -996,17 +1012,18 @@ class _Task:
         if not self.kinematic:
             filled, (growth, nearby, whole, _) = max(self.brackets.growth), self.brackets
             near += (
-                f" Fields of the inputs and up to {len(growth) - 1} brackets fill {filled} of {whole} dimensions of "
+                f" The inputs and up to {len(growth) - 1} Lie brackets of them reach {filled} of {whole} dimensions of "
                 f"positions and velocities at the start (growth vector {growth}), "
             )
             near += "which is necessary for reaching every goal, not sufficient." if filled == whole else (
-                f"and {max(nearby)} nearby: what is beside needs more brackets, another start or more inputs."
+                f"and {max(nearby)} nearby; the others take manoeuvres that go to and fro, or more inputs."
             )  # fmt: skip
         if full := self._at_bounds(found.u[b]):
             near += f" In most steps {full} is at a bound, which may be too tight for this duration."
         return (
             f"the goal is missed by {gap:.2g} ({'no step helps' if word == 'stalled' else word}).{near}{falling} "
-            "Take starts=8, a longer duration, more steps, or a guess that is nearer"
+            f"Take starts={max(8, 4 * len(found.u) // len(self.blocked))}, a longer duration, more steps, a guess that "
+            "is nearer, or let the rates cost something too: where steering is nearly free, shaking it is cheaper"
         )
 
     def _say_start(self, found: Solution, b: int) -> str:
@@ -1130,3 +1147,10 @@ def _way(group: Any, ends: Any) -> Any:
 
 def _shifted_from(group: Any, lane: Any) -> Any:
     return group.compose(lane[0], group.exp(lane[1]))
+
+
+def _nearest(consts: Any, lane: Any) -> Any:
+    """The velocity in D nearest to another, by the inverse weights of its components."""
+    (system, t, inverse), (g, xi) = consts, lane
+    rows, drift = constraint_at(system, t, g)
+    return xi - inverse * (rows.T @ solve((rows * inverse) @ rows.T, rows @ xi - drift))

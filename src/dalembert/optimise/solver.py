@@ -68,6 +68,7 @@ HOPELESS = 1e14  # what is not met, by its multipliers, relative to the cost: th
 MAX_STIFFNESS = 1e9  # of a barrier in the test of second order, times the cost of controls: more would drown this
 MAX_WRITTEN, MAX_EXACT = 8_000, 200_000  # operations of a step, roughly: its second derivatives in a loop, or none
 FARTHER = 10.0  # times what was not met lately: a step that the filter takes may miss so much
+LOCAL = 1e-4  # residual of first order below which a step is taken that lowers it
 MEMORY = 4  # merits that an accepted step may fall back to: steps along a curved constraint first raise the merit
 SIDE_BY_SIDE = 16  # problems that a processor solves at once
 MORE_LANES = 8  # up to so many problems at once are compiled without effort at first
@@ -308,6 +309,7 @@ class Lane(NamedTuple):
     reference: Any  # the merit that the search may fall back to, its slope along the step, and its noise
     halvings: Any
     iterations: Any
+    residual: Any  # of first order, after the last step that was taken
     status: Any
     fresh: Any  # nothing was evaluated before
     take: Any  # the step was accepted, or given up
@@ -366,7 +368,8 @@ class Decide:
         worth = jnp.stack([sums[0] - at * sums[1], sums[2]])
         better = worth <= lane.merits - 1e-5 * lane.merits[:, 1:]  # a filter: cheaper or nearer than each of the last
         near = sums[2] <= FARTHER * (1e-3 + jnp.max(lane.merits[:, 1]))  # a filter alone would let it run away
-        good = known & jnp.isfinite(merit) & (good | (near & jnp.all(better[:, 0] | better[:, 1])))
+        closer = (lane.residual <= LOCAL) & (error <= 0.9 * lane.residual)  # the merit would cut curved steps
+        good = known & jnp.isfinite(merit) & (good | closer | (near & jnp.all(better[:, 0] | better[:, 1])))
         stuck = lane.halvings >= MAX_HALVINGS
         take = active & (fresh | good | stuck)
         again = active & ~take
@@ -399,8 +402,9 @@ class Decide:
             lengths=jnp.concatenate([shorter, jnp.stack([jnp.where(take, barrier, at), factor])]),
             soft=jnp.where(step, soft, lane.soft), shift=jnp.where(take, shift, lane.shift),
             used=jnp.where(take, used, lane.used), is_plain=jnp.where(take, 0.0, lane.is_plain), halvings=halvings,
-            iterations=iterations, status=status, fresh=0.0 * lane.fresh, take=jnp.where(take, 1.0, 0.0),
-            bad=jnp.where(take, 0.0, lane.bad), scores=jnp.stack([error, most[1], sums[0], scale]),
+            iterations=iterations, residual=jnp.where(take, error, lane.residual), status=status,
+            fresh=0.0 * lane.fresh, take=jnp.where(take, 1.0, 0.0), bad=jnp.where(take, 0.0, lane.bad),
+            scores=jnp.stack([error, most[1], sums[0], scale]),
         )  # fmt: skip
         return new._replace(value=_end_value(new), totals=jax.tree.map(jnp.zeros_like, lane.totals))
 

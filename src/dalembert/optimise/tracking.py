@@ -94,7 +94,7 @@ def _second(consts: Any, carry: Any) -> Any:
 
 
 @known_arguments(OUTSIDE)
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Tracker:
     """Feedback that holds a system on a plan; `track` makes it.
 
@@ -111,6 +111,10 @@ class Tracker:
     horizon: int = 0
     iterations: int = 1
     _known: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __repr__(self) -> str:
+        how = f"planned anew over {self.horizon} steps" if self.horizon else f"gains {self.gains.shape}"
+        return f"<Tracker of {len(self.plan.controls)} steps of {self.plan.system.title}: {how}>"
 
     def control(self, k: int, state: State) -> Numbers:
         """The controls (inputs,) of step k for the measured `state`; after the end of the plan its last ones hold."""
