@@ -260,7 +260,12 @@ def in_doubles(state: State) -> State:
     """Return a state whose numbers have 64 bits, as all of a run have; `_replace` takes any."""
     if all(getattr(leaf, "dtype", None) == np.float64 for leaf in jax.tree.leaves(state)):
         return state
-    wide: State = jax.tree.map(lambda leaf: (jnp if isinstance(leaf, jax.Array) else np).asarray(leaf, float), state)
+
+    def widen(leaf: Any) -> Any:
+        real = isinstance(leaf, int | float) or leaf.dtype.kind in "fiuV"
+        return (jnp if isinstance(leaf, jax.Array) else np).asarray(leaf, float) if real else leaf
+
+    wide: State = jax.tree.map(widen, state)  # what is not real is refused by its name
     return wide
 
 
