@@ -203,7 +203,7 @@ export class Driver {
     if (this.asking) return;
     this.asking = true;
     if (!this.plan) byId("park-text").textContent += " Planning … The first plan of a kind of system is compiled, once: some seconds.";
-    for (let patient = false; this.mode === "plan" && (this.goal !== this.answered || patient); ) {
+    for (let patient = false; this.session && this.mode === "plan" && (this.goal !== this.answered || patient); ) {
       const asked = this.goal;
       patient = asked === this.answered; // the pointer rests: there is time for other ways around
       try {
