@@ -18,6 +18,7 @@ import subprocess
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import sympy
@@ -130,3 +131,29 @@ def test_a_program_shares_the_root_where_nothing_else_reads_it(also):
     session.run(0, 5, 2, 0)
     native = run_problem(problem, saves=5, save_every=2, backend="llvm").records
     np.testing.assert_array_equal(session.records(5), native)
+
+
+def test_a_step_whose_root_is_out_of_range_is_computed_again():
+    """Steps of a GPU take roots without branches; a run in which one was tiny or huge is repeated with them."""
+
+    def advance(consts, carry, u):
+        x, status = carry["x"], carry["status"]
+        new = 0.9 * x + consts * (1.0 / jnp.sqrt(x * x + 1e-319))
+        good = (status == 0) & jnp.isfinite(new.sum())
+        kept = jnp.where(good | (status != 0), status, 3)
+        return {"x": jnp.where(good, new, x), "status": kept}
+
+    scale = np.array([1.0, 0.0, 1e140, 1e170, *np.logspace(-160, -148, 400)])
+    start = {"x": scale[:, None] * np.array([1.0, 0.7]), "status": np.zeros(len(scale), int)}
+    problem = make_problem(advance, lambda consts, carry: carry, np.float64(0.3), start, lanes=len(scale))
+    lowered = problem.lower()
+    text = cuda.cuda_source(lowered.program, make_layout(problem, lowered))
+    assert "try_inverse_root" in text
+    wanted = run_problem(problem, saves=5, save_every=3, backend="llvm").records
+    for source, same in ((text, True), (text.replace("odd >= RANGE", "false"), False)):
+        session = NativeSession("emulated", compile_for_cpu(source), Buffers(problem, lowered, 1), 1, 1)
+        session.reserve(5)
+        session.run(0, 5, 3, 0)
+        found = session.records(5)
+        np.testing.assert_array_equal(found["status"], wanted["status"])
+        assert np.array_equal(found["x"], wanted["x"]) == same

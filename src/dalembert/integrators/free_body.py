@@ -263,16 +263,21 @@ def advance_body(step: Step, m: Vector3) -> tuple[Vector3, Quaternion]:
     first, second, third = m[0], m[1], m[2]
     products = jnp.stack([second * third, third * first, first * second])
     P = m + (step.p * m + step.r * products)
-    new = P * jnp.sqrt((step.C + REGULARISATION) / (P @ P + REGULARISATION))
+    new = P * (jnp.sqrt(step.C + REGULARISATION) * (1.0 / jnp.sqrt(_add_products(REGULARISATION, P, P))))
     w = m + new
-    return new, jnp.concatenate([(step.rest + jnp.sum(step.a * w * w))[None], step.f * w])
+    return new, jnp.concatenate([_add_products(step.rest, step.a * w, w)[None], step.f * w])
+
+
+def _add_products(first: Any, a: Vector3, b: Vector3) -> Scalar:
+    """first + a_1 b_1 + a_2 b_2 + a_3 b_3, one multiply-add each."""
+    return first + a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
 
 
 def turn_tensorial(step: Step, m: Array) -> tuple[Array, Array]:
     """`advance_body` with tensors in place of their diagonals."""
     adj, push, inverse, a, f = step.tensors
     P = m + (adj @ m + push @ jnp.cross(m, inverse @ m))
-    new = P * jnp.sqrt((step.C + REGULARISATION) / (P @ P + REGULARISATION))
+    new = P * (jnp.sqrt(step.C + REGULARISATION) * (1.0 / jnp.sqrt(P @ P + REGULARISATION)))
     w = m + new
     Lw = inverse @ w
     return new, jnp.concatenate([(step.rest + a * (w @ Lw))[None], f * Lw])

@@ -109,7 +109,9 @@ class DiscreteMoserVeselov(Integrator):
     def step(self, system: InvariantSystem, carry: Any, h: Scalar, u: Controls = None) -> Result[Any]:
         if not system.group.is_rotation_group(3):
             return METHOD_ON_SO_N.step(system, carry, h, u)
-        after = carry._replace(t=carry.t + h, steps=carry.steps + 1.0)
+        after = carry._replace(t=carry.t + h)
+        if isinstance(self.order, str):
+            after = after._replace(steps=carry.steps + 1.0)
         if isinstance(carry, ExactCarry):
             return after, StepInfo.explicit()
         m, turn = free.advance_body(carry.step, carry.m)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path
@@ -48,8 +48,10 @@ from .problem import ABI, COUNT_ARGUMENTS, POINTER_ARGUMENTS, Buffers, Layout, P
 
 BLOCK_THREADS = 64
 """Threads of a GPU block: programs fill the registers, and small blocks share a multiprocessor best."""
-MULTIPROCESSOR_BLOCKS = 8
-"""Blocks of a multiprocessor: 128 registers for each thread. Measured on an H200: more or fewer spills are slower."""
+MULTIPROCESSOR_BLOCKS, MANY_BLOCKS = 8, 10
+"""Blocks of a multiprocessor: 128 registers for each thread, or 102. Measured on an H200: more spills are slower."""
+MAX_KEPT = 48
+"""Numbers that steps read and do not make, up to which `MANY_BLOCKS` are faster: Suslov's body has 43, the disk 74."""
 DEVICE_RECORD_BYTES = 1 << 28
 """Bytes of records that stay on the device before they are copied to the host."""
 MAX_MEMORY = 4096
@@ -107,13 +109,16 @@ class CEmitter:
         self.indent = 1
         self.count = 0
         self.functions: dict[Function, str] = {}
+        self.repeated = False  # whether the steps that are written look at all their numbers
         used = [value for function in program.functions for value in free_values(function, program.setup)]
         self.free = {value: place for place, value in enumerate(dict.fromkeys(used))}
         self.reads = Counter(used_values(program.setup) + used_values(program.advance) + used_values(program.observe))
         self.look = find_look(program)
         if layout.streams and layout.streams.kept:
             self.look = None
+        self.told = set(self.find_told())
         self.late = set(find_late(program, self.look) if self.look and not program.memory else [])
+        self.after = self.find_after(self.look) if self.look else None
 
     def put(self, text: str) -> None:
         self.lines.append("  " * self.indent + text)
@@ -168,7 +173,8 @@ class CEmitter:
         for statement in statements:
             if isinstance(statement, Value):
                 if self.look is None or statement not in (*self.look.sums, self.look.answer):
-                    self.define(statement, self.operation(statement))
+                    known = statement in self.told and not self.repeated  # a lane that failed is repeated at once
+                    self.define(statement, "true" if known else self.operation(statement))
                 elif statement is self.look.answer:
                     self.ask(self.look)
             elif isinstance(statement, Loop):
@@ -188,40 +194,73 @@ class CEmitter:
 
     def ask(self, look: Look) -> None:
         """Whether the numbers of a step are finite: those that it must look at, and all where a run is repeated."""
-        answer = self.fresh()
-        self.put(f"bool {answer} = {are_finite([self.name(term) for term in look.terms])};")
-        with self.braces("if (checked)"):
+        if self.repeated:
             for value in (*look.sums, look.answer):
                 self.define(value, self.operation(value))
-            self.put(f"{answer} = {self.names[look.answer]};")
-        self.names[look.answer] = answer
+        else:
+            self.define(look.answer, are_finite([self.name(term) for term in look.terms]))
 
-    def finish(self, look: Look, state: Sequence[str]) -> None:
-        """The state after a step, where a step that is not good is no part of the way of the others.
+    def finish(self, look: Look, state: Mapping[int, str]) -> None:
+        """The state after a step. Where a step is not good, the run is repeated from its start, with all looks.
 
         The last step before a record computes what the others need not, and so does every step of a run that is
         repeated: a step that fails shows what the one before it left.
         """
         new, chosen = self.program.next_state, look.chosen
-        rest = [i for i in range(len(new)) if i not in chosen]
+        rest = [i for i in state if i not in chosen]
         with self.braces(f"if (!{self.name(look.condition)})"):
-            self.put("if (!checked) { checked = true; goto again; }")
-            self.assign([state[i] for i in rest], [new[i] for i in rest])
-            self.put("continue;")
-        if self.late:
-            with self.braces("if (checked || k + 1 == every)"):
-                self.statements([each for each in self.program.advance.statements if each in self.late])
-                self.assign([state[i] for i in look.held], [new[i].args[1] for i in look.held])
-        read = [i for i in range(len(new)) if not (self.late and i in look.held)]
+            if self.repeated:
+                self.assign([state[i] for i in rest], [new[i] for i in rest])
+            self.put("continue;" if self.repeated else "repeated = true; goto again;")
+        if self.late and (self.repeated or self.after is None):
+            with self.braces("" if self.repeated else "if (k + 1 == every)"):
+                self.compute_late(look, state, self.late)
+        read = [i for i in state if not (self.late and i in look.held)]
         self.assign([state[i] for i in read], [new[i].args[1] if i in chosen else new[i] for i in read])
 
-    def failed_before(self) -> str:
-        """Whether a lane failed in an earlier run: as far as the state alone tells that a step will not be good."""
+    def compute_late(self, look: Look, state: Mapping[int, str], late: Collection[Statement]) -> None:
+        """What only a record shows of a step."""
+        self.statements([each for each in self.program.advance.statements if each in late])
+        self.assign([state[i] for i in look.held], [self.program.next_state[i].args[1] for i in look.held])
+
+    def values_after(self, look: Look) -> dict[Value, int]:
+        """The values after a good step that the state has, with their places."""
+        new = enumerate(self.program.next_state)
+        return {value.args[1] if i in look.chosen else value: i for i, value in new if i not in look.held}
+
+    def find_after(self, look: Look) -> list[Value] | None:
+        """The late values that follow from the state after the steps; None where one needs more than that."""
+        program, new = self.program, self.program.next_state
+        known = {*program.constants, *self.values_after(look)}
+        needed = [new[i].args[1] for i in look.held]
+        for value in needed:
+            if value in self.late:
+                needed += value.args
+            elif not (value.op == "const" or value.block is program.setup or value in known):
+                return None
+        return [value for value in needed if value in self.late]
+
+    def steps(self, state: Mapping[int, str]) -> None:
+        """The steps between two records."""
+        with self.braces("for (word k = 0; k != every; ++k)"):
+            self.controls()
+            self.block(self.program.advance)
+            self.keep_row()
+            if self.look:
+                self.finish(self.look, state)
+            else:
+                self.assign([*state.values()], [self.program.next_state[i] for i in state])
+        if self.look and self.late and self.after is not None and not self.repeated:
+            self.names.update((value, state[i]) for value, i in self.values_after(self.look).items() if i in state)
+            with self.braces("if (every != 0)"):
+                self.compute_late(self.look, state, self.after)
+
+    def find_told(self) -> list[Value]:
+        """Parts of the condition that the state alone tells: whether a lane has not failed before."""
         parts, known = [self.look.condition] if self.look else [], set(self.program.state)
         for part in parts:
             parts += part.args if part.op == "and" else ()
-        told = [part for part in parts if part.args and all(arg in known or arg.op == "const" for arg in part.args)]
-        return " || ".join(f"!({self.operation(part)})" for part in told) or "false"
+        return [part for part in parts if part.args and all(arg in known or arg.op == "const" for arg in part.args)]
 
     def place(self, place: int, counter: Value | None = None, stride: int = 0) -> str:
         moved = f"memory + {place}"
@@ -246,6 +285,8 @@ class CEmitter:
         if value.op == "div" and value.type == F64 and value.args[0].op == "const" and value.args[0].data == 1.0:
             root = value.args[1]
             shared = root.op == "sqrt" and root.block is value.block and self.reads[root] == 1
+            if shared and self.look and not self.repeated and value.block is self.program.advance:
+                return f"try_inverse_root({self.name(root.args[0])}, &odd)"
             return f"inverse_root({self.name(root.args[0])})" if shared else f"reciprocal({args[1]})"
         return _C_FORMS[value.type][value.op].format(*args)
 
@@ -372,6 +413,15 @@ class CEmitter:
             row = f"capacity * {before} + save * {size} + {place}"
             self.store(f"records[({row}) * stride + lane]", value, self.name(value))
 
+    def find_unread(self) -> set[int]:
+        """The places of the state that no step reads or changes: only a record loads them, from where they lie."""
+        program, streams = self.program, self.layout.streams
+        pairs = list(zip(program.state, program.next_state, strict=True))
+        kept = [program.state[i] for i in (streams.kept if streams else ()) if i < len(pairs)]
+        changed = [new for old, new in pairs if new is not old]
+        read = {*used_values(program.setup), *used_values(program.advance), *program.notes, *changed, *kept}
+        return {i for i, (old, new) in enumerate(pairs) if new is old and old not in read}
+
     def kernel(self) -> str:
         program = self.program
         words = {each: "word" if each in ("state", "records") else "const word" for each in POINTER_ARGUMENTS}
@@ -381,7 +431,8 @@ class CEmitter:
         with self.braces("for (word lane = FIRST_LANE; lane < end; lane += LANE_STEP)"):
             self.put(f"double memory[{max(1, program.memory)}];")
             if self.look:
-                self.put("bool checked = false;")
+                self.put("bool repeated = false;")
+                self.put("unsigned odd = 0;")
                 self.put("again:;")
             self.inputs()
             self.arrays()
@@ -389,32 +440,37 @@ class CEmitter:
             if self.layout.start is not None:
                 places = self.in_place("state", self.layout.start)
             initial = [self.load(value, place) for value, place in zip(program.state, places, strict=True)]
-            state = self.variables(program.state, initial)
-            self.names.update(zip(program.observed, state, strict=True))
+            unread = self.find_unread()
+            in_steps = [i for i in range(len(initial)) if i not in unread]
+            names = self.variables([program.state[i] for i in in_steps], [initial[i] for i in in_steps])
+            state = dict(zip(in_steps, names, strict=True))
+            self.names.update((program.observed[i], name) for i, name in state.items())
             if self.look:
-                self.put(f"checked = checked || {self.failed_before()};")
+                failed = " || ".join(f"!({self.operation(part)})" for part in self.told)
+                self.put(f"repeated = repeated || {failed or 'false'};")
             self.block(program.setup)
             if self.functions:
                 self.put(f"word free_values[{max(1, len(self.free))}];")
             for value, place in self.free.items():
                 self.store(f"free_values[{place}]", value, self.name(value))
             with self.braces("for (word save = first; save < last; ++save)"):
-                with self.braces("for (word k = 0; k < every; ++k)"):
-                    self.controls()
-                    self.block(program.advance)
-                    self.keep_row()
-                    if self.look:
-                        self.finish(self.look, state)
-                    else:
-                        self.assign(state, program.next_state)
+                if self.look:  # the code stands twice: steps that need not keep the state before them run in registers
+                    for self.repeated in (False, True):
+                        with self.braces("else" if self.repeated else "if (!repeated)"):
+                            self.steps(state)
+                else:
+                    self.steps(state)
+                shown = {*used_values(program.observe), *program.record}
+                for i in (i for i in sorted(unread) if program.observed[i] in shown):
+                    self.define(program.observed[i], initial[i])
                 self.block(program.observe)
                 self.record()
             if self.look:
                 good = are_finite([state[place] for place in self.look.places])
-                self.put(f"if (!checked && !({good})) {{ checked = true; goto again; }}")
-            written = zip(program.state, state, strict=True) if self.layout.start is None else ()
-            for row, (value, name) in enumerate(written):
-                self.store(f"state[{row} * stride + lane]", value, name)
+                self.put(f"if (!repeated && (odd >= RANGE || !({good}))) {{ repeated = true; goto again; }}")
+            if self.layout.start is None:
+                for row in (i for i in in_steps if program.next_state[i] is not program.state[i]):
+                    self.store(places[row], program.state[row], state[row])
         return routines + "\n".join([head, *self.lines, "}", ""])
 
 
@@ -425,7 +481,11 @@ def are_finite(names: Sequence[str]) -> str:
 
 def cuda_source(program: Program, layout: Layout) -> str:
     """The run as C, for NVRTC or for a C compiler."""
-    sizes = f"#define THREADS {BLOCK_THREADS}\n#define BLOCKS {MULTIPROCESSOR_BLOCKS}"
+    outside = {*program.state, *program.constants}
+    used = [value for value in used_values(program.advance) if value.op != "const"]
+    kept = {value for value in used if value in outside or value.block is program.setup}
+    blocks = MANY_BLOCKS if len(kept) <= MAX_KEPT and not program.functions else MULTIPROCESSOR_BLOCKS
+    sizes = f"#define THREADS {BLOCK_THREADS}\n#define BLOCKS {blocks}"
     return f"{sizes}\n{PRELUDE}\n{CEmitter(program, layout).kernel()}"
 
 

@@ -30,10 +30,19 @@ HELPER double round_inverse_root(double x, double y) {
   return fma(fma(e, unbits(bits(e) | 1), e), y, y);
 }
 ROUTINE double plain_inverse_root(double x) { return reciprocal(sqrt(x)); }
-HELPER double inverse_root(double x) {
-  if ((unsigned)(bits(x) >> 32) - 0x14300000u >= 0x57800000u) return plain_inverse_root(x);
+/* How far the upper half of a number is above that of 2^-700: less than RANGE where it is positive and below 2^700. */
+#define RANGE 0x57800000u
+HELPER unsigned above_least(double x) { return (unsigned)(bits(x) >> 32) - 0x14300000u; }
+HELPER double quick_inverse_root(double x) {
   const double guess = guess_inverse_root(x), off = fma(-x, guess * guess, 1.0);
   return round_inverse_root(x, fma(fma(off, 0.375, 0.5), off * guess, guess));
+}
+HELPER double inverse_root(double x) { return above_least(x) < RANGE ? quick_inverse_root(x) : plain_inverse_root(x); }
+/* The same without a branch, in a run that is repeated where the largest `odd` is not below RANGE. */
+HELPER double try_inverse_root(double x, unsigned *odd) {
+  const unsigned place = above_least(x);
+  *odd = *odd > place ? *odd : place;
+  return quick_inverse_root(x);
 }
 HELPER double lesser(double a, double b) { return a < b || a != a ? a : b; }
 HELPER double greater(double a, double b) { return a > b || a != a ? a : b; }

@@ -238,8 +238,9 @@ def run_kernel(integrator: Integrator, monitor: bool) -> RunKernel:
     def advance(consts: Constants, loop: LoopState, u: Any) -> LoopState:
         system, h = consts[:2]
         carry, info = call_method(integrator, "step", system, loop.carry, h, u)
-        lasting = carry
-        carry = carry if integrator.variable_step else carry._replace(t=loop.origin + (loop.steps + 1.0) * h)
+        lasting, count = carry, loop.steps + 1.0
+        if not integrator.variable_step:  # a time that overflows shows in its record
+            lasting, carry = carry._replace(t=loop.carry.t), carry._replace(t=loop.origin + count * h)
         turns, peaks = loop.turns + system.group.winding(loop.carry.g, carry.g), loop.peaks
         if monitor:
             peaks = update_peaks(system, call_method(integrator, "observe", system, carry, h), peaks)
@@ -249,13 +250,12 @@ def run_kernel(integrator: Integrator, monitor: bool) -> RunKernel:
             return good & all_finite(peaks, loop.peaks) if monitor else good
 
         good = noted(is_good, np.zeros((), bool))
-        count = loop.steps + jnp.where(good, 1.0, 0.0)
         failure = jnp.where(info.status == OK, NOT_FINITE, info.status)
         status = jnp.where(good | (loop.status != OK), loop.status, failure)
-        new = (carry, info.residual, info.iterations, info.multipliers, turns, peaks)
-        old = (loop.carry, loop.residual, loop.iterations, loop.multipliers, loop.turns, loop.peaks)
-        kept = _select(good, new, old)
-        return LoopState(kept[0], loop.origin, count, status, *kept[1:])
+        new = (carry, count, info.residual, info.iterations, info.multipliers, turns, peaks)
+        old = (loop.carry, loop.steps, loop.residual, loop.iterations, loop.multipliers, loop.turns, loop.peaks)
+        carry, count, *rest = _select(good, new, old)
+        return LoopState(carry, loop.origin, count, status, *rest)
 
     def observe(consts: Constants, loop: LoopState) -> Record:
         system, h = consts[:2]
