@@ -77,6 +77,30 @@ def test_no_function_has_the_name_of_its_module(name):
     assert not (inspect.isfunction(own) and own.__module__ == name)
 
 
+MEAN_THE_SAME = {
+    "Carry": "what the method of a file carries from step to step",
+    **dict.fromkeys(("animate", "compare", "convergence", "sweep"), "the command does what the function does"),
+    "prepare": "the one for users wraps that of the simulation",
+    "register": "a decorator that enters what it decorates in the registry of its package",
+}
+
+
+def public_definitions() -> dict[str, set[str]]:
+    """By the names of public classes and functions of modules: the packages that define them."""
+    found: dict[str, set[str]] = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, set()).add(path.relative_to(ROOT).parts[0])
+    return found
+
+
+def test_a_public_name_has_one_meaning():
+    """No class and no function has the name of another one in another package, but for those that mean the same."""
+    shared = {name for name, packages in public_definitions().items() if len(packages) > 1}
+    assert shared == set(MEAN_THE_SAME)
+
+
 def test_late_imports():
     """None of our modules is imported late."""
     late = [

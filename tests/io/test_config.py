@@ -12,7 +12,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 import dalembert as da
-from dalembert.cli.runs import integrate
+from dalembert.cli.runs import run_with_progress
 from dalembert.errors import InvalidInput, UnknownName
 from dalembert.groups import euler_angles, quaternions
 from dalembert.io import config as _toml
@@ -303,7 +303,7 @@ def test_a_driven_run_goes_on_bit_for_bit(tmp_path):
     push = MODELS["unicycle"].make({}).inputs[1].name
     base = driven(**{push: [0.3, 2.0, 0.0]}) | {"system": {"name": "unicycle"}, "initial": MODELS["unicycle"].initial}
     job = lambda steps: parse(base | {"run": {"step": 0.1, "steps": steps}})
-    first, whole = (integrate(job(steps), states=True) for steps in (3, 8))
+    first, whole = (run_with_progress(job(steps), states=True) for steps in (3, 8))
     save_run(first, tmp_path / "driven.nc", {"config": job(3).text})
     again = _toml.resume_run(job(8), tmp_path / "driven.nc")
     assert np.array_equal(again.xi, whole.xi) and np.array_equal(again.controls, whole.controls)

@@ -101,7 +101,7 @@ def canonical(function: Callable[..., Any]) -> Callable[..., Any]:
     return function if found is None or found[1] else found[0].function
 
 
-def kind_of(given: Experiment) -> Any:
+def kind_of_experiment(given: Experiment) -> Any:
     """What experiments must have in common to be fitted side by side, as something with a hash."""
 
     def fixed(number: Any, axes: int) -> Any:

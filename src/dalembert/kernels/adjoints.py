@@ -762,7 +762,7 @@ class StreamLoop:
             lowered,
             replace(make_layout(problem, lowered), controls_vary=False, streams=streams),
         )
-        self.workers = None if gpu is not None else llvm.Workers(self.stride, self.width)
+        self.workers = None if gpu is not None else llvm.LaneThreads(self.stride, self.width)
         self.captured, self.kept = join_words(lowered.captured, self.xp), len(kept)
         self.carry_specs, self.record_specs = problem.carry_specs, jax.tree.leaves(lowered.record)
         self.pace = CALL_SECONDS * self.stride / FIRST_STEPS  # seconds of a step: a guess, then as the last call went

@@ -90,7 +90,7 @@ def writing_limits() -> tuple[int, ...]:
     return MAX_SELECT_COST, MAX_UNROLLED_COST, *inline, MIN_LOOPED_ROWS, LONG_FOR_CERTAIN
 
 
-class Polynomials(Builder):
+class PolynomialBuilder(Builder):
     """A builder that knows its sums and products as polynomials, with sin^2 = 1 - cos^2: equal ones are one value.
 
     So w (1 + y^2) - y (y w) is w. It looks for this in equations that are solved to round-off alone: what is equal on
@@ -339,7 +339,7 @@ class Lowering:
 
     def apply_rule(self, name: str, params: Parameters, args: Arrays) -> Any:
         """What a primitive of `rules.RULES` makes of its arguments; no identities are looked for inside functions."""
-        if name not in elementary.FUNCTIONS or not isinstance(self.builder, Polynomials):
+        if name not in elementary.FUNCTIONS or not isinstance(self.builder, PolynomialBuilder):
             return rules.RULES[name](self.builder, params, *args)
         with self.builder.looking(False):
             results = rules.RULES[name](self.builder, params, *args)
@@ -351,7 +351,7 @@ class Lowering:
 
 def _call(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
     inner = next(value for value in params.values() if isinstance(value, core.ClosedJaxpr | core.Jaxpr))
-    if EQUATIONS in str(params.get("name", "")) and isinstance(lowering.builder, Polynomials):
+    if EQUATIONS in str(params.get("name", "")) and isinstance(lowering.builder, PolynomialBuilder):
         with lowering.builder.looking(True):
             return _call(lowering, params | {"name": ""}, args)
     builder = lowering.builder
@@ -913,8 +913,8 @@ class ScalarFunction(NamedTuple):
         def read(value: Value) -> Value:
             return b.const(value.data, value.type) if value.op == "const" else known[value]
 
-        looks = isinstance(b, Polynomials) and (self.solved or b.looks)
-        with b.looking(looks) if isinstance(b, Polynomials) else nullcontext():
+        looks = isinstance(b, PolynomialBuilder) and (self.solved or b.looks)
+        with b.looking(looks) if isinstance(b, PolynomialBuilder) else nullcontext():
             for each in self.statements:
                 if isinstance(each, Value):
                     make = write.get(each.op) or partial(b.emit, each.op, each.type)
@@ -1156,7 +1156,7 @@ def _lower(
     budget: int,
     routines: Routines | None,
 ) -> tuple[Lowering, Program]:
-    builder = Polynomials(budget)
+    builder = PolynomialBuilder(budget)
     (advance_jaxpr, observe_jaxpr), lowering = jaxprs, Lowering(builder, routines=routines)
 
     def sources(tree: Any, op: str, block: Block) -> Arrays:

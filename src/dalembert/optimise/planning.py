@@ -460,8 +460,8 @@ def plan(
     guess       a Plan of any number of steps, or controls (steps, inputs) with the motion that they make
     starts      how many first guesses are tried: the best plan wins; where one fails, up to eight coarse ones are tried
     backend     "llvm" or "cuda"; "auto" takes a GPU, if there is one, for many plans
-    solver      "ipopt" (with the package cyipopt), or a function of a `Program` -> (z, multipliers) as cyipopt's solve
-                gives them; None is our own
+    solver      "ipopt" (with cyipopt), or a function of a `NonlinearProgram` -> (z, multipliers) as cyipopt's
+                solve gives them; None is our own
     """
     method = LagrangeDAlembert() if method is None else method
     checks.require_instance("system", system, MechanicalSystem, "a system")
@@ -484,7 +484,7 @@ def plan(
     if isinstance(solver, str):
         require_name("solver", solver, tuple(SOLVERS))
         solver = SOLVERS[solver]
-    checks.require_function("solver", solver, "a Program")
+    checks.require_function("solver", solver, "a NonlinearProgram")
     task.backend, task.solver = backend, solver
     found = task.solve(first, guess, int(starts), seed, options, progress)
     return found if several else found[0]
@@ -1106,7 +1106,7 @@ def _say_rows(rows: Numbers) -> str:
     return ", ".join(f"row {k} is {value:.2g}" for k, value in enumerate(rows) if value < -1e-6)
 
 
-def linearise(of: Discrete, consts: Any, lane: Any) -> Any:
+def linearise_step(of: Discrete, consts: Any, lane: Any) -> Any:
     """The derivatives (A, B) of a step in the charts of its ends."""
     x, after, u = lane
 
@@ -1120,7 +1120,7 @@ def linearise(of: Discrete, consts: Any, lane: Any) -> Any:
 def _turned(of: Discrete, consts: Any, x: Any) -> Any:
     """The derivative of a step without controls, at a node."""
     u = jnp.zeros(of.controls)
-    return linearise(of, consts, (x, of.advance(consts, x, u), u))[:, : of.dim]
+    return linearise_step(of, consts, (x, of.advance(consts, x, u), u))[:, : of.dim]
 
 
 def _itself(consts: Any, node: Node) -> Node:

@@ -12,7 +12,7 @@ logarithmic barrier (Waechter and Biegler 2006).
 
 Everything happens in native loops on numbers that stay where they are (`Shelf`): `Stages` evaluates all stages side by
 side, `add_up` sums over them, `decide` accepts a step or shortens it, `sweep_back` and `choose` find the feedback and
-its start, `sweep_forward` and `finish` the next step. Python only calls them one after the other. Several problems of
+its start, `sweep_forward` and `finish_step` the next step. Python only calls them in turn. Several problems of
 one kind are solved side by side, as lanes, and with CuPy on a GPU; each lane keeps its own state of the search.
 
 A problem is hashable. It has `dim`, of the manifold, `controls`, the numbers in u, and pure functions of JAX:
@@ -251,7 +251,7 @@ class Totals(NamedTuple):
     first: Any
 
 
-class Value(NamedTuple):
+class ValueFunction(NamedTuple):
     """The value function V_k with the feedback of its stage, u = K d + k + M nu, and the least pivot so far."""
 
     P: Any
@@ -289,7 +289,7 @@ class Lane(NamedTuple):
     """All that a problem keeps beside its stages: the numbers of its end, and how its search stands."""
 
     totals: Totals
-    value: Value
+    value: ValueFunction
     motion: Motion
     x: Any  # the last point
     target: Any
@@ -418,7 +418,7 @@ def _lowered(barrier: Array, least: Array) -> Any:
     return jnp.maximum(least, jnp.minimum(0.2 * barrier, barrier**1.5))
 
 
-def _end_value(lane: Lane) -> Value:
+def _end_value(lane: Lane) -> ValueFunction:
     """V_N, with `used` on the diagonal of the Hessian and the weight on psi = 0."""
     made, weight, C = lane.made, lane.weight * lane.scores[SCALE], lane.made.AB
     hessian = jnp.where(lane.is_plain > 0, made.plain, made.hessian)
@@ -434,7 +434,7 @@ def _condensed(made: Derived, slack: Any, dual: Any, barrier: Any) -> Any:
 
 
 # -- the linear equations ----------------------------------------------------------------------------------------------
-def sweep_back(consts: Any, after: Value, row: Any) -> Value:
+def sweep_back(consts: Any, after: ValueFunction, row: Any) -> ValueFunction:
     """V_k from V_{k+1}: the stage's quadratic model plus V_{k+1} along the linearised step, least in u."""
     made, (slack, dual), (used, is_plain, barrier) = row
     n, AB, gap = after.p.shape[0], made.AB, made.gap
@@ -447,7 +447,7 @@ def sweep_back(consts: Any, after: Value, row: Any) -> Value:
     solved, pivot = solve_positive(whole[n:, n:], -columns)
     K, k, M = solved[:, :n], solved[:, n], solved[:, n + 1 :]
     P = whole[:n, :n] + whole[:n, n:] @ K
-    return Value(
+    return ValueFunction(
         0.5 * (P + P.T), linear[:n] + whole[:n, n:] @ k, across[:n] + whole[:n, n:] @ M,
         after.S - across[n:].T @ M, after.s + after.L.T @ gap + across[n:].T @ k, K, k, M,
         jnp.minimum(after.pivot, pivot),
@@ -526,7 +526,7 @@ def _room(value: Array, change: Array) -> Array:
     return jnp.min(limit, initial=1.0)
 
 
-def finish(consts: Any, lane: Lane, row: Any) -> Lane:
+def finish_step(consts: Any, lane: Lane, row: Any) -> Lane:
     """The step of the end, and where its search begins: with the longest step."""
     made, end, there, (total, primal, duals, largest) = lane.made, lane.end, lane.motion.d, lane.motion.known
     nu = lane.motion.nu + lane.weight * lane.scores[SCALE] * (made.gap + made.AB @ there)
@@ -584,7 +584,7 @@ class Machine:
         vector, one = _shape(n), _shape()
         old, step = Iterate(x, u, vector, _shape(c), _shape(c)), Iterate(vector, u, vector, _shape(c), _shape(c))
         made, of_end = _derived_shapes(n, n + m, c), _derived_shapes(q, n, e)
-        value = Value(
+        value = ValueFunction(
             _shape(n, n), vector, _shape(n, q), _shape(q, q), _shape(q), _shape(m, n), u, _shape(m, q), one
         )  # fmt: skip
         motion, end = Motion(vector, _shape(q), _shape(4), (old, step, vector)), End(_shape(q), _shape(e), _shape(e))
@@ -639,7 +639,7 @@ class Machine:
             self.add_up = loop(add_up, _nothing, (), "totals", lane.totals, rows, places, steps=N)
             self.choose = loop(choose, _nothing, free, "totals", lane, (), ())
             places, records = find("costate dcostate", N - 1) + find("dx", N), find("x dx", N) + find("dcostate", N - 1)
-            self.finish = loop(finish, _at_the_end, (), "totals", lane, (vector,) * 3, places, records)
+            self.finish = loop(finish_step, _at_the_end, (), "totals", lane, (vector,) * 3, places, records)
         bound = (self.evaluate, self.decide, self.back, self.forward, self.add_up, self.choose, self.finish)
         self.loops, self.spent = [each.loop for each in bound], 0.0
         for loop_ in self.loops if kind.backend != "cuda" else ():

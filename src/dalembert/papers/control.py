@@ -177,7 +177,7 @@ def offset_unicycle() -> System:
     return System(SE2(), lagrangian, _blade, force=force, parameters=numbers, inputs=("force", "torque"))
 
 
-def satellite(inertia: Sequence[float], most: float = np.inf) -> System:
+def bounded_satellite(inertia: Sequence[float], most: float = np.inf) -> System:
     """A body with a torque about each principal axis, at most `most` each."""
     torques = tuple(Input(f"torque {k + 1}", "N m", -most, most) for k in range(3))
 
@@ -267,7 +267,7 @@ def unicycle_geodesics() -> Data:
 
 @gallery("satellite", draw=ATTITUDE, **SHEET)
 def satellite_effort() -> Data:
-    system, angle = satellite([2.0, 2.0, 2.0]), 1.2
+    system, angle = bounded_satellite([2.0, 2.0, 2.0]), 1.2
     goal = system.state(rotation_about_x(angle), np.zeros(3))
 
     def make(steps: int, guess: Plan | None) -> Plan:
@@ -286,13 +286,13 @@ def _fastest(system: System, angle: float, times: tuple[float, float], steps: in
 
 @gallery("fastest-turn", draw=ATTITUDE, **SHEET)
 def fastest_turn() -> Data:
-    make = partial(_fastest, satellite([1.0, 1.0, 1.0], 1.0), np.pi * (1 - 1e-7), (1.0, 10.0))
+    make = partial(_fastest, bounded_satellite([1.0, 1.0, 1.0], 1.0), np.pi * (1 - 1e-7), (1.0, 10.0))
     return study({"half a turn": KnownProblem(make, 3.243, (25, 50, 100, 200), exact=False)}, rotation_vectors)
 
 
 @gallery("asymmetric-satellite", draw=ATTITUDE, **SHEET)
 def asymmetric_satellite() -> Data:
-    make = partial(_fastest, satellite([5621.0, 4547.0, 2364.0], 50.0), np.radians(150.0), (10.0, 60.0))
+    make = partial(_fastest, bounded_satellite([5621.0, 4547.0, 2364.0], 50.0), np.radians(150.0), (10.0, 60.0))
     return study({"150 degrees": KnownProblem(make, 28.6304, (25, 50, 100, 200), exact=False)}, rotation_vectors)
 
 
@@ -357,7 +357,7 @@ def offset_parking() -> Data:
 
 
 @gallery("rolling-ball", draw=partial(PLANE, inputs=("4 × rate of the angle",)), **SHEET)
-def rolling_ball() -> Data:
+def ball_loops() -> Data:
     system = ball_on_circle()
 
     def around(n: int) -> Callable[[int, Plan | None], Plan]:

@@ -222,7 +222,7 @@ def draw_curves(axes: Any, data: Data) -> None:
 
 
 @gallery("figure-6.3", draw=draw_curves, size=(6.0, 5.6))
-def invariant_curves() -> Data:
+def suslov_curves() -> Data:
     side = np.linspace(-1, 1, 401)
     q1, q2 = np.meshgrid(side, side)
     inside = np.hypot(q1, q2) < 1

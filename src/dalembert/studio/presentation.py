@@ -1,6 +1,6 @@
 """A show: what the page draws of a request, as data.
 
-`show` checks a request, integrates its runs and returns the scene, the momentum in its own space, the plots, and how
+`present` checks a request, integrates its runs and returns the scene, the momentum in its own space, the plots, and how
 each run went beside what its method claims.
 """
 
@@ -35,7 +35,7 @@ from . import requests
 from .catalogue import STORIES
 from .requests import RunFrames, StudioInput
 from .scenes import AIM, globe, make_scene, mechanism_of, picture, principal_axes, rotate
-from .view import CONSTRAINT, DARK, GREY, SURFACE, TEXTS, Array, View, label, pack_array, sphere, surface
+from .view import CONSTRAINT, DARK, GREY, SURFACE, TEXTS, Array, View, label, pack_array, sphere_shape, surface
 
 PARKS: dict[str, dict[str, Any]] = STORIES["park"]
 """Systems that plans bring to a goal, their sizes, and the push on their inputs that disturbs them."""
@@ -64,7 +64,7 @@ NEGLIGIBLE = 1e-6
 _rehearsed: set[str] = set()  # kinds of requests that this process knows
 
 
-def show(request: Any, opened: StudioInput, cancelled: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+def present(request: Any, opened: StudioInput, cancelled: Callable[[], bool] = lambda: False) -> dict[str, Any]:
     """The answer to a request: scene, momentum, plots, and how every run went."""
     frames, saved = requests.check_request(request, opened)
     answer: dict[str, Any] = {}
@@ -224,7 +224,7 @@ class Drive:
         ahead = [float(self.law.get(name, {}).get("y", 0.0)) for name in self.names]  # it moves, so that it has a scale
         config = {**request["config"], "run": {"step": self.step, "steps": SHOWN_STEPS}}
         rest = {"config": config, "frames": SHOWN_STEPS, "complete": True, "controls": [ahead] * SHOWN_STEPS}
-        return {"show": show(rest, opened), "step": self.step, "inputs": self.names}
+        return {"show": present(rest, opened), "step": self.step, "inputs": self.names}
 
     def go(self, stick: Any, steps: Any) -> dict[str, Any]:
         """Take some steps: the controls of each, the time and the places of all parts at the end."""
@@ -941,7 +941,7 @@ def momentum_view(runs: Sequence[RunFrames]) -> View | None:
         view.title = "Momentum in the body: sphere and energy ellipsoid"
         radius = float(np.linalg.norm(points[0][0]))
         if system.group.is_rotation_group(3) and radius > 0:
-            view.add("sphere of constant momentum", sphere(radius), SURFACE, opacity=0.25)
+            view.add("sphere of constant momentum", sphere_shape(radius), SURFACE, opacity=0.25)
         if energy > 0 and system.potential is None:
             moments, axes = principal_axes(inertia)
             shell = globe(np.sqrt(2 * energy * moments), 41, 21) @ axes.T
@@ -969,7 +969,7 @@ def momentum_view(runs: Sequence[RunFrames]) -> View | None:
     for run, momentum in zip(runs, points, strict=True):
         view.run = run.index
         view.trace("momentum", momentum, run.colour, width=3.0)
-        view.add("momentum now", sphere(0.035 * size), run.colour, position=momentum)
+        view.add("momentum now", sphere_shape(0.035 * size), run.colour, position=momentum)
     for k, axis in enumerate(np.eye(3)):
         view.line("", np.stack([0 * axis, 1.25 * size * axis]), DARK, width=1.0, shared=True)
         view.add("", label(f"M{k + 1}"), DARK, position=1.33 * size * axis, shared=True)
