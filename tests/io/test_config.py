@@ -293,7 +293,7 @@ def test_controls_are_refused_where_runs_have_none():
     with pytest.raises(InvalidInput, match="has no inputs"):
         parse(RUN | {"system": {"name": "suslov", **MODELS["suslov"].example}, "controls": {"push": 1.0}}
               | {"initial": {"momentum": [3.0, 2.0]}})  # fmt: skip
-    with pytest.raises(InvalidInput, match=r"a sweep has no \[controls\]: .*da.steered"):
+    with pytest.raises(InvalidInput, match=r"a sweep has no \[controls\]: .*da.with_feedback"):
         da.sweep(driven(left_torque=0.1) | {"sweep": {"system.mass": [9.0, 10.0]}})
     with pytest.raises(InvalidInput, match=r"a study has no \[controls\]"):
         parse(driven(left_torque=0.1)).require_uncontrolled("a study")

@@ -121,7 +121,7 @@ def test_a_module_of_the_allowlist_reads_writes_imports_and_runs_nothing(module)
         {"data": "dalembert.trajectory:Trajectory", "fields": {}},
         {"data": "dalembert.integrators.registry:Method", "fields": {}},
         {"data": "dalembert.groups.so:SO", "fields": {"n": 3}},
-        {"tree": "dalembert.mechanics.invariant:symmetric", "fields": {}},
+        {"tree": "dalembert.mechanics.invariant:symmetric_matrix", "fields": {}},
         {"function": ["dalembert.models.bodies:gravity"]},
         {"function": 3},
         {

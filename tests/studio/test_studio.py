@@ -19,7 +19,7 @@ import dalembert as da
 from dalembert.errors import InvalidInput
 from dalembert.integrators import METHODS, Claims
 from dalembert.kernels import problem
-from dalembert.models import MODELS, circle, ellipsoid, exact
+from dalembert.models import MODELS, circle, ellipsoid, exact_body
 from dalembert.studio.catalogue import entry, example, input_of_file, make_catalogue, start
 from dalembert.studio.presentation import judge_claims, present
 from dalembert.studio.requests import (
@@ -323,7 +323,7 @@ def test_the_velocity_of_a_particle_lies_in_its_plane():
 
 def test_poinsots_ellipsoid_rolls_on_its_plane():
     inertia, times = np.array([0.6, 0.8, 1.0]), np.linspace(0, 10, 40)
-    motion = exact(inertia, [1.8, 0.4, -0.9], times)
+    motion = exact_body(inertia, [1.8, 0.4, -0.9], times)
     velocity = motion.momentum / inertia
     energy = 0.5 * np.sum(velocity * motion.momentum, axis=1)
     zero = np.zeros(len(times))

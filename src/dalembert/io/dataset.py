@@ -30,10 +30,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput, UnknownName, made_by
+from ..errors import InvalidInput, UnknownName, stamp_origin
 from ..integrators import Integrator
 from ..kernels import evaluate
-from ..mechanics import MechanicalSystem, MechanismSystem, State, in_group, unforced
+from ..mechanics import MechanicalSystem, MechanismSystem, State, in_group, without_forces
 from ..models import MODELS
 from ..numerics import call_own, require_instance
 from ..simulation import Run, energy_conservation
@@ -148,8 +148,8 @@ def _current_name(name: str) -> str:
         return name
     old, moved = name.removeprefix(f"{PACKAGE}."), read_table("moved")
     module, _, attribute = old.partition(":")
-    new = moved["names"].get(old) or f"{moved['modules'].get(module, module)}:{attribute}"
-    return f"{PACKAGE}.{new}"
+    here = f"{moved['modules'].get(module, module)}:{attribute}"
+    return f"{PACKAGE}.{moved['names'].get(old) or moved['names'].get(here, here)}"
 
 
 def _resolve(kind: str, name: str) -> Any:
@@ -202,7 +202,7 @@ def to_xarray(run: Run, *, reaction: bool = False) -> xarray.Dataset:
         columns["holonomic_residual"] = (run.holonomic_residual(), ())
     if reaction:
         columns["reaction"] = (run.reaction(), ("component",))
-    named = unforced(run.system)
+    named = without_forces(run.system)
     if isinstance(named, MechanismSystem) or (named.names and named.names.coordinates):
         columns["coordinate"] = (np.stack([*named.named_coordinates(run.g).values()], axis=-1), ("coordinate_name",))
     data = {
@@ -312,7 +312,7 @@ def provenance(run: Run) -> dict[str, Any]:
         "interrupted": int(run.interrupted),
         "backend": run.backend,
         "note": run.note,
-        **made_by(),
+        **stamp_origin(),
         "units": "SI, if the parameters are; [q] is the unit of the coordinate itself",
     }
 

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import cuda, llvm
-from .adjoints import Marks, marked, real_marks
+from .adjoints import Marks, pick, real_marks
 from .cuda import BLOCK_THREADS, cuda_kernel
 from .execute import (
     CHUNK_SECONDS,
@@ -211,7 +211,7 @@ def view_leaves(
 _plans: OrderedDict[Any, Any] = OrderedDict()
 
 
-def remembered(key: Any, make: Callable[[], Result]) -> Result | None:
+def remember(key: Any, make: Callable[[], Result]) -> Result | None:
     """What `make` made for this key at some time; None where it has no native code."""
     found: Result | None
     try:
@@ -365,7 +365,7 @@ def find_plan(
         check()
         return plan_of(keep_carry, function, consts, carry, lanes=lanes, axes=axes)
 
-    plan = remembered((function, type(consts) is tuple, found[0], lanes, axes), make)
+    plan = remember((function, type(consts) is tuple, found[0], lanes, axes), make)
     return None if plan is None else (plan, found[1])
 
 
@@ -407,7 +407,7 @@ def run_rows(
         given = concrete_leaves([*leaves, *rows])
         if given is not None and len(rows[0]) <= SHORT_STEPS:
             key = (advance, observe, structure, form, shapes_of(given))
-            plan = remembered(key, lambda: plan_of(advance, observe, consts, carry, controls))
+            plan = remember(key, lambda: plan_of(advance, observe, consts, carry, controls))
             if plan is not None:
                 return plan.run(given[: len(leaves)], given[len(leaves) :])
     problem = make_problem(advance, observe, consts, carry, controls, lanes=lanes, axes=(None, 0, 0) if lanes else None)
@@ -618,7 +618,7 @@ def find_host_lanes(
         return _make_host_lanes(functions, trees, lanes, axes, watch)
 
     key = (functions, tuple(tree for _, tree in flat), lanes, axes, tuple(map(shapes_of, given)))
-    chain = remembered(key, make)
+    chain = remember(key, make)
     return None if chain is None else (partial(chain, blocks=blocks), given)
 
 
@@ -671,7 +671,7 @@ class SlopeLanes:
         plain = make_problem(advance, observe, consts, loop, controls).lower()
         self.directions = ways = Directions(None, directions, lambda: plain.operations)
         each = zip((consts, start), (moving, real_marks(start)), strict=True)
-        pairs = [(tree, [self._zeros(leaf) for leaf in marked(jax.tree.leaves(tree), part)]) for tree, part in each]
+        pairs = [(tree, [self._zeros(leaf) for leaf in pick(jax.tree.leaves(tree), part)]) for tree, part in each]
         carries = (*real_marks(start), *[False] * len(jax.tree.leaves(controls)))
         pushed = (
             _SlopeJudge(judge),
@@ -727,7 +727,7 @@ def find_slope_lanes(
         return SlopeLanes(functions, trees, moving, directions, watch)
 
     key = (functions, tuple(tree for _, tree in flat), moving, directions, tuple(map(shapes_of, given)))
-    found = remembered(key, make)
+    found = remember(key, make)
     return None if found is None else (found, given)
 
 
@@ -1077,7 +1077,7 @@ def find_chain(
         return Chain(of_judge[0], of_begin[0], plan_of(advance, observe, consts, loop, controls), watch)
 
     key = (begin, advance, observe, of_consts[0], start_tree, control_tree, shapes_of(given))
-    chain = remembered(key, make)
+    chain = remember(key, make)
     return None if chain is None else (chain, of_consts[1], given[:n], given[n:])
 
 

@@ -36,7 +36,6 @@ from ..integrators import OK, REASONS, Integrator
 from ..io.measurements import (
     STARTS,
     Measure,
-    canonical,
     find_angles,
     join_experiments,
     kind_of_experiment,
@@ -50,6 +49,7 @@ from ..io.measurements import (
 from ..io.measurements import Experiment as Experiment
 from ..kernels import Backend, Progress, Repeated, evaluate
 from ..mechanics import MechanicalSystem, NonlinearSystem, State, name_leaves
+from ..mechanics.system import unify
 from ..numerics import (
     INTERRUPTED,
     LOSSES,
@@ -70,7 +70,7 @@ from ..numerics import (
 from ..numerics import Unknown as Unknown
 from ..plotting.studies import plot_fit
 from ..plotting.style import label_quantity
-from ..simulation import BACKENDS, RunKernel, StepStart, held_controls, partial_step, run_kernel, split_reals
+from ..simulation import BACKENDS, RunKernel, StepStart, partial_step, run_kernel, sample_controls, split_reals
 from ..trajectory import Trajectory, simulate
 
 if TYPE_CHECKING:
@@ -364,7 +364,7 @@ def read_model(model: Any, unknowns: Any) -> tuple[Built, dict[str, Unknown | No
             pass
         except TypeError as fault:
             raise InvalidInput(f"model takes {takes}, the unknowns are ({', '.join(mine)}): {fault}") from None
-        build = Built(canonical(model))
+        build = Built(unify(model))
     found = {k: v if v is None or isinstance(v, Unknown) else Unknown(v) for k, v in table.items()}
     for name, each in found.items():
         start, guess = name.startswith(FROM_START), None if each is None else each.guess
@@ -498,7 +498,7 @@ def _push(controls: Any, t0: float, h: float, steps: int, times: Numbers, system
             late = f"a measurement at t = {times.max():g} is after {len(controls)} steps of {h:g}, as many as controls"
             raise InvalidInput(f"{late}: give more rows, or leave the measurement out")
         controls = controls[:steps]
-    return held_controls(controls, t0, h, steps, system.inputs)
+    return sample_controls(controls, t0, h, steps, system.inputs)
 
 
 def guess_starts(system: MechanicalSystem, shots: Shots, weights: Numbers, present: Numbers, times: Numbers) -> State:

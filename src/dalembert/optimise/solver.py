@@ -387,9 +387,9 @@ class Decide:
 
         # the next one
         lower = take & (held <= 10.0 * lane.barrier)
-        barrier = jnp.where(lower, _lowered(lane.barrier, least), lane.barrier)
+        barrier = jnp.where(lower, _lower_barrier(lane.barrier, least), lane.barrier)
         for _ in range(8):
-            barrier = jnp.where(lower & (held <= 10.0 * barrier), _lowered(barrier, least), barrier)
+            barrier = jnp.where(lower & (held <= 10.0 * barrier), _lower_barrier(barrier, least), barrier)
         done = (error <= tolerance) & (barrier <= 1.01 * least)
         words = jnp.where(stalled, float(STALLED), jnp.where(iterations >= longest, float(TOO_LONG), float(ACTIVE)))
         status = jnp.where(take, jnp.where(done, float(OPTIMAL), words), lane.status)
@@ -414,7 +414,7 @@ def _unit(penalty: Array) -> Any:
     return jnp.clip(penalty, 1e-300, 1.0)
 
 
-def _lowered(barrier: Array, least: Array) -> Any:
+def _lower_barrier(barrier: Array, least: Array) -> Any:
     return jnp.maximum(least, jnp.minimum(0.2 * barrier, barrier**1.5))
 
 
@@ -423,12 +423,12 @@ def _end_value(lane: Lane) -> ValueFunction:
     made, weight, C = lane.made, lane.weight * lane.scores[SCALE], lane.made.AB
     hessian = jnp.where(lane.is_plain > 0, made.plain, made.hessian)
     P = hessian + lane.used * jnp.eye(hessian.shape[0]) + weight * C.T @ C
-    p = _condensed(made, *lane.end[1:], lane.barrier) + weight * C.T @ made.gap
+    p = _condense(made, *lane.end[1:], lane.barrier) + weight * C.T @ made.gap
     zeros = jax.tree.map(jnp.zeros_like, lane.value)
     return zeros._replace(P=P, p=p, L=C.T, s=made.gap, pivot=jnp.asarray(jnp.inf))  # type: ignore[no-any-return]
 
 
-def _condensed(made: Derived, slack: Any, dual: Any, barrier: Any) -> Any:
+def _condense(made: Derived, slack: Any, dual: Any, barrier: Any) -> Any:
     """The slope of the cost with that of the barrier, when the steps of slack and dual are eliminated."""
     return made.slope - (dual + _stiffness(slack, dual) * (barrier / dual - made.held)) @ made.J
 
@@ -438,7 +438,7 @@ def sweep_back(consts: Any, after: ValueFunction, row: Any) -> ValueFunction:
     """V_k from V_{k+1}: the stage's quadratic model plus V_{k+1} along the linearised step, least in u."""
     made, (slack, dual), (used, is_plain, barrier) = row
     n, AB, gap = after.p.shape[0], made.AB, made.gap
-    gradient = _condensed(made, slack, dual, barrier)
+    gradient = _condense(made, slack, dual, barrier)
     model = jnp.where(is_plain > 0, made.plain, made.hessian)
     whole = model + AB.T @ (after.P @ AB) + used * jnp.eye(model.shape[0])
     linear = gradient + AB.T @ (after.p + after.P @ gap)
@@ -534,7 +534,7 @@ def finish_step(consts: Any, lane: Lane, row: Any) -> Lane:
     total = total + made.slope @ there - lane.barrier * jnp.sum(ds / end.slack)
     primal, duals = jnp.minimum(primal, _room(end.slack, ds)), jnp.minimum(duals, _room(end.dual, dy))
     hessian = jnp.where(lane.is_plain > 0, made.plain, made.hessian)
-    final = hessian @ there + lane.used * there + _condensed(made, *end[1:], lane.barrier) + made.AB.T @ nu
+    final = hessian @ there + lane.used * there + _condense(made, *end[1:], lane.barrier) + made.AB.T @ nu
     largest = jnp.maximum(largest, jnp.max(jnp.abs(jnp.concatenate([end.dual + dy, nu, final]))))
     penalty = jnp.maximum(largest, 0.5 * (lane.penalty + largest))
     merits = lane.merits[:, 0] + penalty * lane.merits[:, 1]

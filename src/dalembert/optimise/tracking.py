@@ -25,7 +25,7 @@ from ..mechanics.system import Driven
 from ..numerics import finite, finite_reals, known_arguments, positive_int, require_instance, show, solve
 from ..numerics.types import Array
 from ..trajectory import Trajectory, simulate
-from .planning import Discrete, Node, Plan, linearise_step, spelled
+from .planning import Discrete, Node, Plan, linearise_step, match_names
 from .solver import Of, Options, Solver
 
 Numbers = np.ndarray[Any, Any]
@@ -286,7 +286,7 @@ def step_riccati(consts: Any, after: Any, row: Any) -> Any:
 def _weigh_states(plan: Plan, what: str, given: Any) -> Numbers:
     """The weights (steps + 1, dim, dim) of the errors at the nodes."""
     (discrete, numbers, nodes), system, size = plan.problem, plan.system, len(plan.coordinates)
-    shape, n, keeps = (len(nodes.k), size, size), system.group.dim, _kept(system)
+    shape, n, keeps = (len(nodes.k), size, size), system.group.dim, _kept_components(system)
     names = (*names_of(system)[0], *system.rate_names, *plan.coordinates)
     if isinstance(given, Mapping):
         values = _by_names(what, given, names)
@@ -321,7 +321,7 @@ def _weigh_controls(plan: Plan, given: Any) -> Numbers:
 
 def _by_names(what: str, given: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
     """Weights by the names that they mean."""
-    found = spelled(f"name in {what}", given, dict.fromkeys(names))
+    found = match_names(f"name in {what}", given, dict.fromkeys(names))
     for name, value in found.items():
         found[name] = float(finite(f"{what} of {name}", value))
         if found[name] < 0:
@@ -340,7 +340,7 @@ def _slopes(of: Discrete, consts: Any, node: Any) -> Any:
     return map_rows(lambda way: jax.jvp(seen, (0.0 * ways[0],), (way,))[1], ways).T
 
 
-def _kept(system: MechanicalSystem) -> Numbers:
+def _kept_components(system: MechanicalSystem) -> Numbers:
     """1 for configuration and velocity (2 n), but 0 for angles that turn without end and rates of wheels that roll."""
     n = system.group.dim
     kept = np.ones(2 * n)

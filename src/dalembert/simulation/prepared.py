@@ -31,9 +31,9 @@ from .loop import (
     all_finite,
     depends_on_time,
     end_before_gaps,
-    held_controls,
     mark_failures,
     run_kernel,
+    sample_controls,
 )
 from .results import Record, Run
 
@@ -144,7 +144,7 @@ class PreparedRun:
         schedule = self.schedule
         if controls is not None:
             _require_rows(controls)
-            rows = held_controls(controls, 0.0, self.step, schedule.steps, system.inputs)
+            rows = sample_controls(controls, 0.0, self.step, schedule.steps, system.inputs)
             schedule = replace(schedule, controls=rows)
         found = self._find(system, leaves, schedule, state)
         if found is None:

@@ -23,7 +23,7 @@ from ..integrators import EXACT, MEANINGS, METHODS, Claims, EulerPoincareSuslov,
 from ..io.config import Job
 from ..io.dataset import open_dataset
 from ..kernels import evaluate, one_at_a_time
-from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, MechanismSystem, State, System, unforced
+from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, MechanismSystem, State, System, without_forces
 from ..mechanics.system import unit_element
 from ..models import MODELS, unicycle
 from ..optimise import Plan, Tracker, plan, track
@@ -110,7 +110,7 @@ def _present(
     view, caption = make_scene(runs[:1] if apart else runs)
     beside = make_scene([replace(runs[1], alone=True)])[0].data() if apart else None
     momentum, name, mechanism = momentum_view(runs), runs[0].name, mechanism_of(runs[0])
-    called = getattr(unforced(runs[0].system), "names", None) if runs[0].system is not None else None
+    called = getattr(without_forces(runs[0].system), "names", None) if runs[0].system is not None else None
     own = (mechanism.parts.name if mechanism is not None else called.system if called else "") or title  # not its file
     return {
         "title": MODELS[title].title if title in MODELS else own,
@@ -482,7 +482,7 @@ def goal_kind(name: str, system: MechanicalSystem | None) -> str | None:
     pictures = [factor.picture for factor in system.group.factors]
     if pictures == ["attitude"] and system.group.is_rotation_group(3) and not system.constraints:
         return "attitude"
-    mechanism = unforced(system)
+    mechanism = without_forces(system)
     if isinstance(mechanism, MechanismSystem):
         return "pose" if pictures == ["plane", "point"] and len(idle_names(mechanism)) == mechanism.parts.flat else None
     return "pose" if pictures in (["plane"], ["plane", "dial"]) else None
@@ -499,7 +499,7 @@ def park_law(job: Job) -> dict[str, Any]:
         sizes = dict(zip((each.name for each in system.inputs or ()), input_sizes(job, response), strict=True))
         found = wheelbase(system)
         base = found or 1.0
-        seen = response[:3] if isinstance(unforced(system), MechanismSystem) else response  # of the body
+        seen = response[:3] if isinstance(without_forces(system), MechanismSystem) else response  # of the body
         reached = [size * float(np.abs(one).max()) for size, one in zip(sizes.values(), seen.T, strict=True)]
         slower = max(
             1.0, 1.1 / np.sqrt(max(min(reached), 1e-3))
@@ -509,7 +509,7 @@ def park_law(job: Job) -> dict[str, Any]:
         else:
             law = dict(PARKS["car" if found else "unicycle"])
             pushed = [list(sizes)[int(np.argmax(np.abs(response[3 if found else 0]) * list(sizes.values())))]]
-        if isinstance(mechanism := unforced(system), MechanismSystem):
+        if isinstance(mechanism := without_forces(system), MechanismSystem):
             base, axle = size_of(mechanism), axle_of(mechanism)
             if axle is not None:
                 heavy = np.sqrt(np.diag(np.linalg.inv(response[:2] @ response[:2].T)))  # effort for an acceleration

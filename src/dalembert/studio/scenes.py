@@ -197,7 +197,7 @@ def draw_planar(view: View, run: RunFrames) -> str:
         else:
             fin, low = 0.0, min(wheel.half, 0.18 * size)
             foot = inside("heading of the wheel", EMPTY, CONSTRAINT, **wheel.pose(low))
-            rolled = about(1, _rolled(run, wheel, low)) @ AXLE_ALONG_Y
+            rolled = about(1, _rolled_angles(run, wheel, low)) @ AXLE_ALONG_Y
             view.add("wheel", shapes.cylinder(low, 0.06 * size), CONSTRAINT, rotation=rolled, parent=foot)
         _forbid_across(view, run, max(1.2 * wheel.half, 0.35 * size), 0.02 * size - (fin / 2 or low), foot)
     view.trace("path of the contact", at_height(place, 0.004 * size), run.colour, width=3.0)
@@ -216,7 +216,7 @@ def draw_planar(view: View, run: RunFrames) -> str:
     return " ".join(CAPTIONS[name] for name in texts) + cusps
 
 
-def _rolled(run: RunFrames, wheel: Bar, radius: float) -> Array:
+def _rolled_angles(run: RunFrames, wheel: Bar, radius: float) -> Array:
     """The angles by which a wheel has turned: its way along itself over its radius."""
     w, v1, v2 = run.velocity[:, :3].T
     along = (v1 - w * wheel.y) * np.cos(wheel.angle) + (v2 + w * wheel.x) * np.sin(wheel.angle)
