@@ -131,7 +131,7 @@ def park_by_casadi(steps: int, guess: da.optimise.Plan) -> float:
 def referee_parking() -> None:
     """Problem 6 by CasADi beside our exhibit, both extrapolated."""
     table(["steps", "found"], [[str(row[1]), f"{row[2]:.1f}"] for row in control.parking().rows])
-    costs = [park_by_casadi(steps, control.parked(50, None)) for steps in (100, 200, 400)]
+    costs = [park_by_casadi(steps, control.plan_parking(50, None)) for steps in (100, 200, 400)]
     rows = [[f"CasADi, {steps}", f"{cost:.1f}"] for steps, cost in zip((100, 200, 400), costs, strict=True)]
     table(["steps", "found"], [*rows, ["extrapolated", f"{costs[-1] + (costs[-1] - costs[-2]) / 3:.1f}"]])
 

@@ -19,7 +19,7 @@ import numpy as np
 import dalembert  # noqa: F401  (64-bit JAX)
 from dalembert.integrators import DiscreteMoserVeselov, ImplicitMidpoint, LiePoissonSplitting, Rattle, RungeKutta
 from dalembert.integrators.free_body import map_constants
-from dalembert.models import exact, rigid_body
+from dalembert.models import exact_body, rigid_body
 from dalembert.simulation import simulate
 
 INERTIA, MOMENTUM, END = [0.6, 0.8, 1.0], [1.8, 0.4, -0.9], 1000.0
@@ -83,7 +83,7 @@ def table() -> None:
     """Error at t = 1000 of momentum and attitude against the time taken."""
     system = rigid_body(INERTIA)
     state = system.state(momentum=MOMENTUM)
-    motion = exact(INERTIA, MOMENTUM, END)
+    motion = exact_body(INERTIA, MOMENTUM, END)
     methods = [DiscreteMoserVeselov(order) for order in ("exact", 2, 4, 6, 8, 10)]
     methods += [DiscreteMoserVeselov(6, "scaled"), Rattle(), LiePoissonSplitting(), ImplicitMidpoint(), RungeKutta()]
     print(f"\nt = {END:g}   {'method':42s}{'step':>7s}{'ms':>9s}{'momentum':>10s}{'attitude':>10s}")
@@ -114,7 +114,7 @@ def heyoka() -> None:
         (q[2], 0.5 * (q[0] * w[1] + q[3] * w[0] - q[1] * w[2])),
         (q[3], 0.5 * (q[0] * w[2] + q[1] * w[1] - q[2] * w[0])),
     ]
-    motion = exact(INERTIA, MOMENTUM, END)
+    motion = exact_body(INERTIA, MOMENTUM, END)
     for name, equations, start in (
         ("momentum", euler, MOMENTUM),
         ("full motion", euler + turns, [*MOMENTUM, 1.0, 0.0, 0.0, 0.0]),

@@ -27,7 +27,7 @@ from startup import Counter
 from dalembert.kernels.cache import persist_xla_cache
 from dalembert.simulation import simulate
 from dalembert.studio.catalogue import example
-from dalembert.studio.presentation import show
+from dalembert.studio.presentation import present
 from dalembert.studio.requests import StudioInput, frame_interval
 
 STEPS, FRAMES, REPEATS, TARGET = 100_000, 600, 9, 50.0
@@ -70,7 +70,7 @@ def milliseconds(work) -> float:
 
 def measure(name: str, opened: StudioInput) -> tuple[float, float, float]:
     """Milliseconds of the simulation, of a whole show, and of its JSON."""
-    show(request(name, 0), opened)
+    present(request(name, 0), opened)
     rows = []
     for k in range(1, REPEATS + 1):
         asked = request(name, k)
@@ -78,7 +78,7 @@ def measure(name: str, opened: StudioInput) -> tuple[float, float, float]:
         options = {"step": job.run["step"], "steps": STEPS, "save_every": frame_interval(job, FRAMES), "monitor": True}
         alone = milliseconds(lambda: simulate(job.system, job.integrator, job.state, **options))
         answer: list[dict] = []
-        whole = milliseconds(lambda: answer.append(show(asked, opened)))
+        whole = milliseconds(lambda: answer.append(present(asked, opened)))
         rows.append((alone, whole, milliseconds(lambda: json.dumps(answer[0]))))
     return tuple(median(column) for column in zip(*rows, strict=True))  # type: ignore[return-value]
 
@@ -327,7 +327,7 @@ def main() -> None:
     print(f"{STEPS} steps, {FRAMES} frames, processor time in ms (target of the simulation: {TARGET:g})")
     print(f"{'system':24}{'simulation':>12}{'show':>10}{'JSON':>8}{'compiled':>10}")
     for name in SYSTEMS:
-        show(request(name, 0), opened)
+        present(request(name, 0), opened)
         before = counter.compilations
         alone, whole, text = measure(name, opened)
         compiled = counter.compilations - before

@@ -23,7 +23,7 @@ from dalembert.papers.exhibits import reproduce_exhibits as reproduce
 from dalembert.papers.gallery import Exhibit
 from dalembert.studio.catalogue import start
 from dalembert.studio.film import stage
-from dalembert.studio.presentation import show
+from dalembert.studio.presentation import present
 from dalembert.studio.requests import StudioInput, frames_of_run
 from dalembert.studio.server import page_with
 
@@ -58,7 +58,7 @@ def example(path: Path, folder: Path) -> str:
     text = path.read_text(encoding="utf-8")
     shown = "\n\n".join(["```toml\n" + text.rstrip() + "\n```", *_python(path)])
     opened = StudioInput(read_config(path), path.parent)
-    (folder / f"{path.stem}.html").write_text(page_with(show(start(opened), opened)), encoding="utf-8")
+    (folder / f"{path.stem}.html").write_text(page_with(present(start(opened), opened)), encoding="utf-8")
     play = f"[Play it]({path.stem}.html): the run in the page of [the studio](../studio.md); turn it with the mouse."
     pictures = f"![{comment(path)}]({path.stem}-end.png)\n\n![What the run keeps]({path.stem}.png)"
     return f"## {named(path)}\n\n{comment(path)}\n\n{play}\n\n{pictures}\n\n{shown}\n"

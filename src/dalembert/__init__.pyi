@@ -2,7 +2,7 @@ from .groups import Euclidean as Euclidean, SO2 as SO2, SO3 as SO3, SE2 as SE2, 
 from .groups import Cayley as Cayley, Exponential as Exponential
 from .mechanics import System as System, Input as Input, InvariantSystem as InvariantSystem, State as State
 from .mechanics import Mechanism as Mechanism
-from .mechanics import with_friction as with_friction, steered as steered
+from .mechanics import with_friction as with_friction, with_feedback as with_feedback
 from .integrators import LagrangeDAlembert as LagrangeDAlembert, EulerPoincareSuslov as EulerPoincareSuslov
 from .integrators import RetractionAdapted as RetractionAdapted, DiscreteMoserVeselov as DiscreteMoserVeselov
 from .integrators import Leapfrog as Leapfrog, Gauss as Gauss, DiscreteGradient as DiscreteGradient

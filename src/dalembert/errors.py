@@ -68,7 +68,7 @@ class InconsistentDiscretisation(InvalidInput):
 __version__ = "0.2.0"
 
 
-def made_by() -> dict[str, str]:
+def stamp_origin() -> dict[str, str]:
     """Versions, machine and time."""
     return {
         "dalembert": __version__,

@@ -364,7 +364,7 @@ DATA = "time,rate,other\n0.0,0.4,1\n0.02,,2\n0.04,0.39,3\n"
 PARK = (Path(__file__).parents[2] / "examples" / "plan-park.toml").read_text()
 TASKS = {"plan": tomllib.loads(PARK), "fit": tomllib.loads(FIT)}
 TASK_KEYS = [f"{section}.{key}" for section in SCHEMA for key in SCHEMA[section]]
-TASK_WORK = ("optimise.planning._Task.guesses", "optimise.fitting.Problem.__call__")
+TASK_WORK = ("optimise.planning._Task.guesses", "optimise.fitting.FitProblem.__call__")
 
 
 @st.composite

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,22 @@ REPOSITORY = ROOT.parents[1]
 FILES = sorted(ROOT.rglob("*.py"))
 OPTIONAL = ("scipy", "llvmlite", "typer", "rich", "matplotlib", "xarray", "h5netcdf", "cupy", "pandas")
 PACKAGES = [name for _, name, _ in pkgutil.walk_packages([str(ROOT)], "dalembert.") if not name.endswith("__main__")]
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """Every module of the package, parsed once for all tests."""
+    return {path: ast.parse(path.read_text()) for path in FILES}
+
+
+def definitions() -> list[tuple[str, str, bool]]:
+    """The package, the name, and whether it is a function, of all classes and functions of modules."""
+    return [
+        (path.relative_to(ROOT).parts[0], node.name, isinstance(node, ast.FunctionDef))
+        for path, tree in trees().items()
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    ]
 
 
 def test_imports_go_one_way():
@@ -77,12 +94,34 @@ def test_no_function_has_the_name_of_its_module(name):
     assert not (inspect.isfunction(own) and own.__module__ == name)
 
 
+MEAN_THE_SAME = {
+    "Carry": "what the method of a file carries from step to step",
+    **dict.fromkeys(("animate", "compare", "convergence", "sweep"), "the command does what the function does"),
+    "prepare": "the one for users wraps that of the simulation",
+    "register": "a decorator that enters what it decorates in the registry of its package",
+}
+
+
+def test_a_public_name_has_one_meaning():
+    """No class and no function has the name of another one in another package, but for those that mean the same."""
+    packages: dict[str, set[str]] = {}
+    for package, name, _ in definitions():
+        packages.setdefault(name, set()).add(package)
+    assert {name for name, own in packages.items() if len(own) > 1 and name[0] != "_"} == set(MEAN_THE_SAME)
+
+
+def test_functions_are_no_participles():
+    """A function does something, or is named for what it returns; `@styled` reads like `@cached`."""
+    words = {name.strip("_") for _, name, is_function in definitions() if is_function}
+    found = {word for word in words if re.fullmatch(r"[a-z]+[^e]ed|kept|known|made|held|driven", word)}
+    assert len(words) > 1000 and found == {"embed", "styled"}
+
+
 def test_late_imports():
     """None of our modules is imported late."""
     late = [
         path.relative_to(ROOT).as_posix()
-        for path in FILES
-        for tree in [ast.parse(path.read_text())]
+        for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.level and node not in tree.body
     ]
@@ -90,8 +129,8 @@ def test_late_imports():
 
 
 def test_nothing_reaches_into_jax():
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
                 assert not (node.module or "").startswith(("jax._src", "jaxlib")), path
             if isinstance(node, ast.Import):

@@ -14,7 +14,7 @@ from dalembert.errors import InvalidInput, UnknownName
 from dalembert.integrators import METHODS, Claims, Integrator, PhaseCarry, register
 from dalembert.io.config import parse_job
 from dalembert.studio.catalogue import make_catalogue
-from dalembert.studio.presentation import show
+from dalembert.studio.presentation import present
 from dalembert.studio.requests import StudioInput
 
 CONFIG = {
@@ -119,7 +119,7 @@ def test_the_studio_shows_it_in_plain_words():
     opened = StudioInput(max_steps=1000)
     entry = next(method for method in make_catalogue(opened)["methods"] if method["name"] == "heun")
     assert entry["summary"] == "The trapezoidal rule, explicit." and len(entry["options"]) == 1
-    answer = show({"config": CONFIG, "against": {"name": "runge-kutta"}, "frames": 20}, opened)
+    answer = present({"config": CONFIG, "against": {"name": "runge-kutta"}, "frames": 20}, opened)
     json.dumps(answer, allow_nan=False)
     assert [run["label"] for run in answer["runs"]] == ["heun", "runge-kutta"]
 

@@ -9,7 +9,7 @@ from dalembert.errors import InvalidInput, UnknownName
 from dalembert.groups import SO3
 from dalembert.integrators import DiscreteMoserVeselov, ImplicitMidpoint, KineticSplitting, LiePoissonSplitting, Rattle
 from dalembert.mechanics import InvariantSystem
-from dalembert.models import exact, rigid_body, rigid_body_n
+from dalembert.models import exact_body, rigid_body, rigid_body_n
 from dalembert.simulation import simulate
 
 BODY = rigid_body([0.6, 0.8, 1.0])
@@ -56,9 +56,9 @@ def test_names():
 
 def test_shapes():
     with pytest.raises(InvalidInput, match="momentum"):
-        exact([1.0, 2.0, 3.0], [1.0, 2.0], 1.0)
+        exact_body([1.0, 2.0, 3.0], [1.0, 2.0], 1.0)
     with pytest.raises(InvalidInput, match="positive"):
-        exact([1.0, -2.0, 3.0], [1.0, 2.0, 0.0], 1.0)
+        exact_body([1.0, -2.0, 3.0], [1.0, 2.0, 0.0], 1.0)
     with pytest.raises(InvalidInput, match="points"):
         modified_field(BODY, DiscreteMoserVeselov(2), BODY.state(momentum=jnp.ones(3)), 0.0)
 

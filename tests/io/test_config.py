@@ -12,7 +12,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 import dalembert as da
-from dalembert.cli.runs import integrate
+from dalembert.cli.runs import run_with_progress
 from dalembert.errors import InvalidInput, UnknownName
 from dalembert.groups import euler_angles, quaternions
 from dalembert.io import config as _toml
@@ -293,7 +293,7 @@ def test_controls_are_refused_where_runs_have_none():
     with pytest.raises(InvalidInput, match="has no inputs"):
         parse(RUN | {"system": {"name": "suslov", **MODELS["suslov"].example}, "controls": {"push": 1.0}}
               | {"initial": {"momentum": [3.0, 2.0]}})  # fmt: skip
-    with pytest.raises(InvalidInput, match=r"a sweep has no \[controls\]: .*da.steered"):
+    with pytest.raises(InvalidInput, match=r"a sweep has no \[controls\]: .*da.with_feedback"):
         da.sweep(driven(left_torque=0.1) | {"sweep": {"system.mass": [9.0, 10.0]}})
     with pytest.raises(InvalidInput, match=r"a study has no \[controls\]"):
         parse(driven(left_torque=0.1)).require_uncontrolled("a study")
@@ -303,7 +303,7 @@ def test_a_driven_run_goes_on_bit_for_bit(tmp_path):
     push = MODELS["unicycle"].make({}).inputs[1].name
     base = driven(**{push: [0.3, 2.0, 0.0]}) | {"system": {"name": "unicycle"}, "initial": MODELS["unicycle"].initial}
     job = lambda steps: parse(base | {"run": {"step": 0.1, "steps": steps}})
-    first, whole = (integrate(job(steps), states=True) for steps in (3, 8))
+    first, whole = (run_with_progress(job(steps), states=True) for steps in (3, 8))
     save_run(first, tmp_path / "driven.nc", {"config": job(3).text})
     again = _toml.resume_run(job(8), tmp_path / "driven.nc")
     assert np.array_equal(again.xi, whole.xi) and np.array_equal(again.controls, whole.controls)

@@ -19,7 +19,7 @@ from dalembert.cli import main
 from dalembert.errors import InvalidInput, WriteFailure
 from dalembert.io.atomic import atomic_path, output_lock
 from dalembert.io.config import parse_job
-from dalembert.io.dataset import NotPortable, open_dataset, pack, unpack
+from dalembert.io.dataset import NotPortable, decode, encode, open_dataset
 from dalembert.models import MODELS
 from dalembert.studio.requests import config_of_file, frames_of_file
 
@@ -224,8 +224,8 @@ def test_a_run_of_every_model_saved_from_python_is_loaded_and_goes_on_bit_for_bi
 def test_systems_of_dalembert_need_no_code():
     for name in ("rigid-body", "suslov", "suslov-n", "nonholonomic-particle", "vertical-disk", "knife-edge"):
         system, arrays = MODELS[name].make(MODELS[name].example), {}
-        form = json.loads(json.dumps(pack(system, "system", arrays)))
-        assert equal(system, unpack(form, arrays)), name
+        form = json.loads(json.dumps(encode(system, "system", arrays)))
+        assert equal(system, decode(form, arrays)), name
 
 
 @pytest.mark.parametrize(
@@ -240,17 +240,17 @@ def test_systems_of_dalembert_need_no_code():
 )
 def test_a_file_cannot_name_anybody_elses_code(form):
     with pytest.raises(InvalidInput):
-        unpack(form, {})
+        decode(form, {})
 
 
 def test_a_file_of_another_version_says_so():
     with pytest.raises(InvalidInput, match="another version of dalembert"):
-        unpack({"named": "dalembert.simulation.results:Record", "fields": {"state": 1.0, "of_old": 2.0}}, {})
+        decode({"named": "dalembert.simulation.results:Record", "fields": {"state": 1.0, "of_old": 2.0}}, {})
 
 
 def test_a_lambda_is_not_portable():
     with pytest.raises(NotPortable, match="lambda"):
-        pack(lambda x: x, "f", {})
+        encode(lambda x: x, "f", {})
 
 
 # -- one reader, which checks everything ------------------------------------------------------------------------------

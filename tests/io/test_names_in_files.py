@@ -19,7 +19,7 @@ from registry import more
 
 import dalembert as da
 from dalembert.errors import InvalidInput
-from dalembert.io.dataset import ALLOWED_CLASSES, ALLOWED_FUNCTIONS, NotPortable, _resolve, pack, unpack
+from dalembert.io.dataset import ALLOWED_CLASSES, ALLOWED_FUNCTIONS, NotPortable, _resolve, decode, encode
 
 KINDS = ("function", "data", "named", "tree")
 HARMLESS = {
@@ -102,7 +102,7 @@ def test_a_module_of_the_allowlist_reads_writes_imports_and_runs_nothing(module)
 @pytest.mark.parametrize(
     "form",
     [
-        {"function": "dalembert.cli.runs:run"},
+        {"function": "dalembert.cli.runs:run_file"},
         {"function": "dalembert.cli:main"},
         {"function": "dalembert.cli.__main__:main"},
         {"function": "dalembert.io.config:load_function"},
@@ -121,12 +121,12 @@ def test_a_module_of_the_allowlist_reads_writes_imports_and_runs_nothing(module)
         {"data": "dalembert.trajectory:Trajectory", "fields": {}},
         {"data": "dalembert.integrators.registry:Method", "fields": {}},
         {"data": "dalembert.groups.so:SO", "fields": {"n": 3}},
-        {"tree": "dalembert.mechanics.invariant:symmetric", "fields": {}},
+        {"tree": "dalembert.mechanics.invariant:symmetric_matrix", "fields": {}},
         {"function": ["dalembert.models.bodies:gravity"]},
         {"function": 3},
         {
             "partial": {
-                "function": {"function": "dalembert.cli.runs:run"},
+                "function": {"function": "dalembert.cli.runs:run_file"},
                 "arguments": {"tuple": []},
                 "options": {"dict": {}},
             }
@@ -146,7 +146,7 @@ def test_a_module_of_the_allowlist_reads_writes_imports_and_runs_nothing(module)
 )
 def test_forms_that_name_something_else_are_refused(form):
     with pytest.raises(InvalidInput):
-        unpack(form, {})
+        decode(form, {})
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def with_form(path, name, form):
     return path
 
 
-EVIL = ["dalembert.cli:main", "dalembert.cli.runs:run", "dalembert.io.config:load_function"]
+EVIL = ["dalembert.cli:main", "dalembert.cli.runs:run_file", "dalembert.io.config:load_function"]
 PLACES = ["system", "integrator", "final", "note", "events"]
 
 
@@ -223,4 +223,4 @@ def test_a_zarr_file_cannot_bring_pickles(place, tmp_path):
 
 def test_functions_that_files_cannot_name_cannot_be_packed_either():
     with pytest.raises(NotPortable, match="not part of dalembert"):
-        pack(da.simulate, "f", {})
+        encode(da.simulate, "f", {})

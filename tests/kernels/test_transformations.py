@@ -117,8 +117,8 @@ def test_a_transpose_takes_what_its_own_run_kept(monkeypatch):
 def test_a_record_without_steps_says_nothing_of_their_pace(monkeypatch):
     """The record before the first step is a call of no steps: the steps after it are not taken one by one."""
     calls = []
-    call = llvm.Workers.call
-    monkeypatch.setattr(llvm.Workers, "call", lambda self, *given: (calls.append(given[2]), call(self, *given)))
+    call = llvm.LaneThreads.call
+    monkeypatch.setattr(llvm.LaneThreads, "call", lambda self, *given: (calls.append(given[2]), call(self, *given)))
 
     def end(start):
         problem = kernels.make_problem(fall, lambda consts, carry: carry, 0.01, start)

@@ -42,7 +42,7 @@ def test_the_retraction_lagrangian_has_a_closed_legendre_map():
     for key, retraction in [("suslov", EXPONENTIAL), ("sleigh", CAYLEY)]:
         system, _ = case(key)
         closed = da.EulerPoincareSuslov("retraction", retraction)
-        defined = da.EulerPoincareSuslov(da.mechanics.retracted(retraction), retraction)
+        defined = da.EulerPoincareSuslov(da.mechanics.retracted_lagrangian(retraction), retraction)
         w = system.subspace @ jnp.linspace(0.7, -1.1, system.subspace.shape[1])
         found, expected = jax.jit(lambda w: [each.legendre(system, w, 0.3) for each in (closed, defined)])(w)
         np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-14)

@@ -16,7 +16,7 @@ import dalembert as da
 from dalembert.errors import InvalidInput, UnknownName
 from dalembert.groups import MatrixGroup
 from dalembert.studio.catalogue import make_catalogue
-from dalembert.studio.presentation import show
+from dalembert.studio.presentation import present
 from dalembert.studio.requests import StudioInput, frames_of_file
 
 METHODS = [
@@ -127,7 +127,7 @@ def test_the_studio_shows_a_run_on_it(tmp_path):
     (tmp_path / "plane.py").write_text(OWN)
     opened = StudioInput(CONFIG, tmp_path, max_steps=1000)
     (own, *_) = make_catalogue(opened)["systems"]
-    answer = show({"config": own["example"], "frames": 20}, opened)
+    answer = present({"config": own["example"], "frames": 20}, opened)
     json.dumps(answer, allow_nan=False)
     assert own["name"] == "file" and answer["runs"][0]["label"] == "runge-kutta" and answer["scene"]["parts"]
 

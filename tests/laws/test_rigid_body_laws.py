@@ -9,7 +9,7 @@ import pytest
 from registry import sampled
 
 from dalembert.integrators import DiscreteMoserVeselov, ImplicitMidpoint, KineticSplitting, LiePoissonSplitting, Rattle
-from dalembert.models import exact, rigid_body
+from dalembert.models import exact_body, rigid_body
 from dalembert.simulation import simulate
 from dalembert.simulation.driver import ensemble
 
@@ -65,7 +65,7 @@ def test_a_continued_run_and_an_ensemble():
     states = [SYSTEM.state(momentum=m) for m in ([0.9, 0.4, -0.6], [0.0, 0.0, 0.0], [0.0, 0.0, 2.0], [0.1, -1.0, 0.2])]
     runs = ensemble(SYSTEM, DMV[0], states, step=0.7, steps=10).check()
     for k, state in enumerate(states):
-        motion = exact(TENSOR, state.momentum, 7.0)
+        motion = exact_body(TENSOR, state.momentum, 7.0)
         assert np.abs(runs.momentum[k, -1] - motion.momentum).max() < 1e-13
         assert np.abs(runs.g[k, -1] - motion.attitude).max() < 1e-13
 
@@ -82,7 +82,7 @@ GRADIENT = jax.jit(jax.grad(outcome, argnums=(0, 1, 2)))
 
 
 def exact_outcome(inertia, momentum, h):
-    motion = exact(inertia, momentum, 3 * h)
+    motion = exact_body(inertia, momentum, 3 * h)
     return motion.momentum @ [0.3, -0.5, 0.7] + np.sum(motion.attitude * np.arange(9.0).reshape(3, 3) / 9)
 
 

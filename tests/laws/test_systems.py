@@ -329,7 +329,7 @@ def test_derivatives_of_a_frame_along_invariant_fields():
     given, here = (system, np.asarray(0.0)), (g, np.zeros(1))
     leaves, structure = jax.tree.flatten((given, here))
     kind = structure, tuple((np.shape(leaf), leaf.dtype) for leaf in leaves)
-    active = distribution._active(distribution._in_space, group, *kind)
+    active = distribution._active_directions(distribution._in_space, group, *kind)
     assert active == (0, 1, 2, 6)
     rows = np.asarray(system.A(0.0, g))
     reference, pivots = null_basis(rows), echelon(rows)[1]

@@ -141,7 +141,7 @@ FUNCTIONS = {
     ),
     "an added force that is a number": (
         r"force\(t, g, xi\) gave shape \(\); allowed: \(3,\)",
-        run(da.mechanics.forced(FREE, lambda t, g, xi: 1.0)),
+        run(da.mechanics.with_force(FREE, lambda t, g, xi: 1.0)),
     ),
     "a potential with an if": (
         r"potential\(t, g, p\) .*jnp.where",

@@ -181,7 +181,7 @@ def test_a_start_by_names_leaves_the_members_of_a_sweep_to_their_kernel(varied):
     assert SweepMembers(plan).traced == tuple(varied)  # each was built for itself, by JAX op by op: 0.3 s a member
 
 
-@pytest.mark.parametrize("close", [lambda s: da.with_friction(s, viscous=0.1), lambda s: da.steered(s, at_rest)])
+@pytest.mark.parametrize("close", [lambda s: da.with_friction(s, viscous=0.1), lambda s: da.with_feedback(s, at_rest)])
 def test_a_mechanism_with_feedback_or_friction_starts_by_names_from_a_file(close, tmp_path):
     (tmp_path / "own.py").write_text("")
     drawn = close(da.models.differential_drive())
@@ -216,7 +216,7 @@ def test_columns_and_starts_of_files_have_these_names(run, tmp_path):
 
 
 def test_a_feedback_keeps_the_names():
-    driven = da.steered(make(), lambda t, g, xi: jnp.stack([-xi[1]]))
+    driven = da.with_feedback(make(), lambda t, g, xi: jnp.stack([-xi[1]]))
     run = da.simulate(driven, da.RungeKutta(), driven.state(xi=[0.0, 1.0, 0.0]), step=0.1, steps=2)
     assert run.to_xarray()["component"].values.tolist() == ["turn", "speed", "slip"] and run["speed"][-1] < 1.0
     np.testing.assert_array_equal(run["push"], -run["speed"])  # what the policy gave

@@ -45,7 +45,7 @@ REFUSED = {
         r"along has shape \(3,\); allowed: \(4,\)",
         lambda: da.with_friction(models.car(), along=[1, 0, 0]),
     ),
-    "a force that is none": ("allowed: a function of", lambda: da.mechanics.forced(models.car(), 3.0)),
+    "a force that is none": ("allowed: a function of", lambda: da.mechanics.with_force(models.car(), 3.0)),
     "standing still": ("speed is 0.0; allowed", lambda: models.car_on_path(models.car(), wave, speed=0.0)),
     "a gait of NaN": ("lag is nan", lambda: models.snakeboard_gait(models.snakeboard(), lag=NAN)),
 }
@@ -111,9 +111,9 @@ def test_forces_and_feedback_add_up():
     car = models.car()
     g, xi = car.group.identity(), jnp.array([0.0, 2.0, 0.0, 0.5])
     dragged = da.with_friction(car, viscous=0.5, along=[0.0, 1.0, 0.0, 0.0])
-    pushed = da.mechanics.forced(dragged, lambda t, g, xi: jnp.array([0.0, 3.0, 0.0, t]))
+    pushed = da.mechanics.with_force(dragged, lambda t, g, xi: jnp.array([0.0, 3.0, 0.0, t]))
     np.testing.assert_allclose(pushed.F(2.0, g, xi, jnp.array([10.0, 20.0])), [0.0, 12.0, 0.0, 22.0])
-    steered = da.steered(pushed, lambda t, g, xi: jnp.stack([-xi[1], -xi[3]]))
+    steered = da.with_feedback(pushed, lambda t, g, xi: jnp.stack([-xi[1], -xi[3]]))
     np.testing.assert_allclose(steered.F(2.0, g, xi, None), [0.0, 0.0, 0.0, 1.5])
 
 

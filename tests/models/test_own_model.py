@@ -15,7 +15,7 @@ from dalembert.errors import InvalidInput, UnknownName
 from dalembert.io.config import model_template, parse_job
 from dalembert.models import MODELS, register
 from dalembert.studio.catalogue import entry, make_catalogue
-from dalembert.studio.presentation import show
+from dalembert.studio.presentation import present
 from dalembert.studio.requests import StudioInput
 
 NAME, PLAIN = "skate-on-rink", "bead-on-line"
@@ -115,7 +115,7 @@ def test_the_studio_shows_it():
         "m g sin(slope)",
     ]
     assert "runge-kutta" in entry(NAME, opened)["methods"] and entry(NAME, opened)["example"]["run"]["steps"] == 120
-    answer = show({"config": config(), "against": {"name": "lagrange-dalembert"}, "frames": 20}, opened)
+    answer = present({"config": config(), "against": {"name": "lagrange-dalembert"}, "frames": 20}, opened)
     json.dumps(answer, allow_nan=False)
     assert answer["title"] == "Skate" and [run["status"] for run in answer["runs"]] == ["ok", "ok"]
 
@@ -124,7 +124,7 @@ def test_texts_are_not_needed():
     model, opened = MODELS[PLAIN], StudioInput(max_steps=5000)
     assert (model.title, model.why, model.summary) == ("Bead on line", "", "Bead on line")
     shown = {system["name"]: system for system in make_catalogue(opened)["systems"]}[PLAIN]
-    assert show({"config": shown["example"], "frames": 10}, opened)["runs"][0]["status"] == "ok"
+    assert present({"config": shown["example"], "frames": 10}, opened)["runs"][0]["status"] == "ok"
     name = register("a-skate", example={}, initial=START)(skate) and MODELS.pop("a-skate")
     assert name.why == "A skate on an inclined rink, x down the slope."
 

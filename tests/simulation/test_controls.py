@@ -233,7 +233,7 @@ def test_one_input_may_be_a_list_of_numbers(cart):
 
 
 def test_a_steered_system_chooses_its_controls_itself():
-    loop = da.steered(CART, lambda t, q, v: -jnp.stack([q[0]]))
+    loop = da.with_feedback(CART, lambda t, q, v: -jnp.stack([q[0]]))
     with pytest.raises(da.InvalidInput, match="no inputs"):
         da.simulate(loop, METHOD, loop.state(xi=[0.1, 0.0]), step=0.1, steps=5, controls=np.zeros((5, 1)))
 

@@ -17,7 +17,7 @@ from dalembert.optimise import plan
 from dalembert.simulation import simulate
 from dalembert.studio import requests, workers
 from dalembert.studio.catalogue import STORIES, example, make_catalogue
-from dalembert.studio.presentation import PLAN_STEPS, Drive, _along_arc, show, ways_to
+from dalembert.studio.presentation import PLAN_STEPS, Drive, _along_arc, present, ways_to
 from dalembert.studio.requests import StudioInput
 from dalembert.studio.scenes import AIM
 
@@ -258,5 +258,5 @@ def test_a_driven_run_is_shown_and_limits_hold(monkeypatch):
     with pytest.raises(InvalidInput, match="at most 10 controls"):
         driven.go([0.0, 0.0], 1)
     config = {**example("car"), "run": {"step": 0.05, "steps": 3}}
-    answer = show({"config": config, "controls": [[1.0, 0.0]] * 3, "frames": 10}, OPENED)
+    answer = present({"config": config, "controls": [[1.0, 0.0]] * 3, "frames": 10}, OPENED)
     assert answer["runs"][0]["energy_title"] in ("Energy change", "Energy balance"), "power enters"

@@ -25,7 +25,7 @@ from dalembert.studio.presentation import (
     axle_of,
     goal_kind,
     idle_names,
-    show,
+    present,
     show_run,
     size_of,
     wheelbase,
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::dalembert.errors.NotRead")
 
 
 def shown(opened):
-    return show({**start(opened), "frames": 20}, opened)
+    return present({**start(opened), "frames": 20}, opened)
 
 
 @pytest.mark.heavy
@@ -256,7 +256,7 @@ def test_a_file_of_ones_own_system_with_friction_is_told_by_its_own_words(every,
     run = da.simulate(sled, da.LagrangeDAlembert(), start_at, step=0.01, steps=400, save_every=every).check()
     run.save(tmp_path / "sled.nc")
     saved = StudioInput(saved=tmp_path / "sled.nc")
-    answer = show({**start(saved), "frames": 40}, saved)
+    answer = present({**start(saved), "frames": 40}, saved)
     (summary,), plots = answer["runs"], {plot["title"]: plot for plot in answer["plots"]}
     assert answer["title"] == "Sled" and summary["steps"] == 400 and summary["label"] == "lagrange-dalembert"
     lost = float(np.abs(np.asarray(run.energy_error())).max())

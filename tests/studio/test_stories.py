@@ -14,7 +14,7 @@ import dalembert as da
 from dalembert.errors import InvalidInput
 from dalembert.studio import requests
 from dalembert.studio.catalogue import STORIES, example, make_catalogue, read_stories, tell_story
-from dalembert.studio.presentation import motion_plots, show, two_figures
+from dalembert.studio.presentation import motion_plots, present, two_figures
 from dalembert.studio.requests import RunFrames, StudioInput
 from dalembert.studio.view import TEXTS, unpack_array
 
@@ -50,7 +50,7 @@ def tumbling() -> None:
     assert np.mean(np.abs(middle) > 0.9 * np.abs(middle).max()) > 0.5, "and stays a while in between"
     exact, other = play("tumbling", 3)
     assert TOLD["tumbling"]["steps"][2]["request"]["config"]["run"]["step"] == 0.1, "ten steps a second"
-    assert "look the same" in show(TOLD["tumbling"]["steps"][2]["request"], OPENED)["verdict"]
+    assert "look the same" in present(TOLD["tumbling"]["steps"][2]["request"], OPENED)["verdict"]
     exact, other = play("tumbling", 4)
     assert error(exact) < 1e-13 and other.t[-1] == 40.0
     assert np.all(np.linalg.svd(other.parts[0][-1])[1][1:] < 0.01), "a needle: neither width nor height"
@@ -229,7 +229,7 @@ def test_make_it_fail_shows_a_difference(name):
     pair = STORIES["fail"][name]
     config = {**example(name), "run": pair["run"]}
     config["method"] = pair.get("method", config["method"])
-    answer = show({"config": config, "against": pair["against"], "panes": True, "frames": 60}, OPENED)
+    answer = present({"config": config, "against": pair["against"], "panes": True, "frames": 60}, OPENED)
     assert "come apart" in answer["verdict"] and answer["beside"]["parts"]
     first, second = answer["runs"]
     energy = next(plot for plot in answer["plots"] if plot["title"] == "Energy")["curves"][0]

@@ -19,9 +19,9 @@ import dalembert as da
 from dalembert.errors import InvalidInput
 from dalembert.integrators import METHODS, Claims
 from dalembert.kernels import problem
-from dalembert.models import MODELS, circle, ellipsoid, exact
+from dalembert.models import MODELS, circle, ellipsoid, exact_body
 from dalembert.studio.catalogue import entry, example, input_of_file, make_catalogue, start
-from dalembert.studio.presentation import judge_claims, show
+from dalembert.studio.presentation import judge_claims, present
 from dalembert.studio.requests import (
     Cancelled,
     RunFrames,
@@ -51,7 +51,7 @@ def changed(place: str, value, config=SLEIGH):
 
 @pytest.fixture(scope="module")
 def sleigh():
-    return show({"config": SLEIGH, "against": {"name": "runge-kutta"}, "frames": 50}, OPENED)
+    return present({"config": SLEIGH, "against": {"name": "runge-kutta"}, "frames": 50}, OPENED)
 
 
 def part(view, name: str, run: int = 0):
@@ -100,13 +100,13 @@ def test_a_change_of_a_parameter_or_of_the_length_compiles_nothing(sleigh):
     from dalembert.kernels import llvm as native
 
     before = len(native._functions)
-    answer = show(changed("system.a", 0.37) | {"frames": 20}, OPENED)
+    answer = present(changed("system.a", 0.37) | {"frames": 20}, OPENED)
     assert len(native._functions) == before and answer["runs"][0]["status"] == "ok"
 
 
 def test_a_run_that_fails_says_when_and_stands_still():
     config = {**SLEIGH, "run": {"step": 1.0, "steps": 12}}
-    answer = show({"config": config, "against": {"name": "runge-kutta"}}, OPENED)
+    answer = present({"config": config, "against": {"name": "runge-kutta"}}, OPENED)
     failed, other = answer["runs"]
     assert failed["status"] == "failed" and failed["reason"] and failed["time_failed"] == failed["failed_at"] == 1
     assert other["status"] == "ok" and answer["time"]["shape"] == [13]
@@ -121,7 +121,7 @@ def test_every_method_is_there_in_plain_words():
 
 def test_a_run_without_a_start_is_shown_where_it_stands():
     for step in (3.0, 1e150):
-        answer = show({"config": {**SLEIGH, "run": {"step": step, "steps": 5}}}, OPENED)
+        answer = present({"config": {**SLEIGH, "run": {"step": step, "steps": 5}}}, OPENED)
         json.dumps(answer, allow_nan=False)
         run = answer["runs"][0]
         assert run["failed_at"] == -1 and run["steps"] == 0 and answer["time"]["shape"] == [1]
@@ -145,13 +145,13 @@ def test_a_run_without_a_start_is_shown_where_it_stands():
 )
 def test_a_bad_value_says_where_it_stands(place, value, named):
     with pytest.raises(InvalidInput) as fault:
-        show(changed(place, value), OPENED)
+        present(changed(place, value), OPENED)
     assert fault.value.place == named, str(fault.value)
 
 
 def test_faults_of_the_second_method_and_of_the_request_are_told():
     with pytest.raises(InvalidInput) as fault:
-        show({"config": SLEIGH, "against": {"name": "rattle"}}, OPENED)
+        present({"config": SLEIGH, "against": {"name": "rattle"}}, OPENED)
     assert fault.value.place == "against.name"
     for request in (
         {"config": SLEIGH, "frames": 1},
@@ -161,14 +161,14 @@ def test_faults_of_the_second_method_and_of_the_request_are_told():
         {},
     ):
         with pytest.raises(InvalidInput):
-            show(request, OPENED)
+            present(request, OPENED)
 
 
 def test_a_page_can_bring_no_code(tmp_path):
     (tmp_path / "trap.py").write_text("raise SystemExit('run')")
     for system in ({"python": "trap.py:make"}, {"name": "file"}, {"name": "file", "python": "trap.py:make"}):
         with pytest.raises(InvalidInput):
-            show({"config": {**SLEIGH, "system": system}}, StudioInput(folder=tmp_path))
+            present({"config": {**SLEIGH, "system": system}}, StudioInput(folder=tmp_path))
 
 
 def test_who_does_not_wait_is_not_served():
@@ -189,9 +189,9 @@ def test_a_run_is_given_up_when_it_is_foreseen_to_take_too_long(monkeypatch):
 
 
 def test_the_constraint_fills_in_what_it_determines():
-    answer = show(changed("initial.velocity", [0.5, 1.0, None]) | {"complete": True}, OPENED)
+    answer = present(changed("initial.velocity", [0.5, 1.0, None]) | {"complete": True}, OPENED)
     assert answer["initial"] == {"velocity": [0.5, 1.0, 0.0]} or answer["initial"] == {}
-    moved = show(changed("initial.velocity", [0.5, 1.0, 0.7]) | {"complete": True}, OPENED)
+    moved = present(changed("initial.velocity", [0.5, 1.0, 0.7]) | {"complete": True}, OPENED)
     assert moved["initial"]["velocity"] == [0.5, 1.0, 0.0]
     assert dependent_components(np.array([[0.0, 0.0, 1.0, 0.0], [0.2, -0.9, 0.0, 0.0]])) == [1, 2]
 
@@ -323,7 +323,7 @@ def test_the_velocity_of_a_particle_lies_in_its_plane():
 
 def test_poinsots_ellipsoid_rolls_on_its_plane():
     inertia, times = np.array([0.6, 0.8, 1.0]), np.linspace(0, 10, 40)
-    motion = exact(inertia, [1.8, 0.4, -0.9], times)
+    motion = exact_body(inertia, [1.8, 0.4, -0.9], times)
     velocity = motion.momentum / inertia
     energy = 0.5 * np.sum(velocity * motion.momentum, axis=1)
     zero = np.zeros(len(times))
@@ -386,7 +386,7 @@ def test_a_system_of_the_users_own_has_the_scene_of_its_group(tmp_path):
     opened = StudioInput(config, tmp_path)
     own = make_catalogue(opened)["systems"][0]
     assert own["name"] == "file" and {c["label"]: c["value"] for c in own["parameters"]} == {"mass": 1.0, "tilt": 0.3}
-    answer = show(start(opened), opened)
+    answer = present(start(opened), opened)
     blade = part(answer["scene"], "blade")
     angle = 2 * np.arctan2(array(blade["rotation"])[0, 2], array(blade["rotation"])[0, 3])
     assert abs(np.sin(angle - 0.3)) < 1e-6 and "mine.py:make" in answer["config"]
@@ -400,12 +400,12 @@ def test_a_saved_run_is_shown_without_running_anything(tmp_path, monkeypatch):
     opened = StudioInput(saved=tmp_path / "sleigh.nc")
     request = start(opened)
     assert request["saved"] and request["config"]["system"]["name"] == "chaplygin-sleigh"
-    answer = show({**request, "frames": 10}, opened)
+    answer = present({**request, "frames": 10}, opened)
     assert 10 <= answer["time"]["shape"][0] <= 12 and answer["runs"][0]["status"] == "ok"
     assert array(answer["time"])[-1] == pytest.approx(3.0) and part(answer["scene"], "blade")
     assert make_download({"request": request, "kind": "nc"}, opened)[2] == (tmp_path / "sleigh.nc").read_bytes()
     with pytest.raises(InvalidInput, match="no data file"):
-        show({"saved": True}, OPENED)
+        present({"saved": True}, OPENED)
 
 
 def test_what_is_downloaded(monkeypatch):
@@ -437,7 +437,7 @@ def test_an_exported_page_is_whole(sleigh):
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_plays_beside_another_method(name):
-    answer = show({"config": example(name), "against": {"name": "runge-kutta"}}, StudioInput())
+    answer = present({"config": example(name), "against": {"name": "runge-kutta"}}, StudioInput())
     assert all(run["status"] == "ok" for run in answer["runs"]) and answer["plots"]
     json.dumps(answer, allow_nan=False)
 
@@ -446,7 +446,7 @@ def test_every_model_plays_beside_another_method(name):
 @pytest.mark.parametrize("name", [name for name, model in MODELS.items() if model.tries])
 def test_what_is_worth_trying_runs(name):
     for _, place, value in MODELS[name].tries:
-        answer = show(changed(place, value, example(name)) | {"complete": True, "frames": 50}, StudioInput())
+        answer = present(changed(place, value, example(name)) | {"complete": True, "frames": 50}, StudioInput())
         assert answer["runs"][0]["status"] == "ok", (name, place, value)
 
 
@@ -456,7 +456,7 @@ def test_every_method_that_fits_plays(method):
     found = entry("rigid-body", OPENED)
     name = "rigid-body" if method in found["methods"] else "veselova"
     config = {**example(name), "method": {"name": method}, "run": {"step": 0.05, "steps": 40}}
-    answer = show({"config": config, "against": {"name": "runge-kutta"}, "frames": 20}, OPENED)
+    answer = present({"config": config, "against": {"name": "runge-kutta"}, "frames": 20}, OPENED)
     json.dumps(answer, allow_nan=False)
     run = answer["runs"][0]
     assert run["status"] == "ok" and run["claims"] and all(claim["held"] is not False for claim in run["claims"])
@@ -498,7 +498,7 @@ def test_another_process_can_compile_the_steps_and_the_scene_ahead(monkeypatch):
     make_scene([rehearse(OPENED.job(request["config"]))])
     assert {"run_kernel.<locals>.begin", "run_kernel.<locals>.advance"} <= set(lowered)
     lowered.clear()
-    assert show(request, OPENED)["runs"][0]["status"] == "ok"
+    assert present(request, OPENED)["runs"][0]["status"] == "ok"
     assert not {*lowered} & {"_evaluate_state", "picture", *(f"run_kernel.<locals>.{x}" for x in ("begin", "advance"))}
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import dalembert as da
 from dalembert.studio.catalogue import example
-from dalembert.studio.presentation import show, velocity_components
+from dalembert.studio.presentation import present, velocity_components
 from dalembert.studio.requests import StudioInput
 from dalembert.studio.scenes import find_cusps, planar_poses
 from dalembert.studio.view import unpack_array as array
@@ -25,7 +25,7 @@ def plot(answer, title: str):
 
 @pytest.fixture(scope="module")
 def sleigh():
-    return show({"config": example("chaplygin-sleigh"), "against": {"name": "runge-kutta"}}, OPENED)
+    return present({"config": example("chaplygin-sleigh"), "against": {"name": "runge-kutta"}}, OPENED)
 
 
 def test_the_cusp_is_where_the_event_finds_it():
@@ -73,7 +73,7 @@ def test_the_sleighs_cusp_is_marked_and_without_a_lever_there_is_none(sleigh):
     assert told and array(speed["x"])[before] <= float(told[1]) <= array(speed["x"])[before + 1]
     config = example("chaplygin-sleigh")
     config["system"] = {**config["system"], "a": 0.0}
-    circle = show({"config": config}, OPENED)
+    circle = present({"config": config}, OPENED)
     assert (
         not [part for part in circle["scene"]["parts"] if part["name"] == "cusp"]
         and "turns back" not in circle["caption"]
@@ -117,7 +117,7 @@ def test_components_are_those_of_the_group(group):
 
 
 def test_where_power_enters_the_balance_is_shown():
-    answer = show({"config": example("ball-on-table"), "frames": 40}, OPENED)
+    answer = present({"config": example("ball-on-table"), "frames": 40}, OPENED)
     (run,) = answer["runs"]
     shown = plot(answer, "Energy balance")
     assert answer["plots"][0] is shown and shown["y"] == "|E - E(0) - work|" and run["energy_title"] == "Energy balance"

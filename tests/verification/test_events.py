@@ -15,7 +15,7 @@ from scipy.optimize import brentq
 import dalembert as da
 from dalembert.analysis.diagnostics import poincare_section
 from dalembert.integrators import Adaptive, derivative
-from dalembert.models import exact
+from dalembert.models import exact_body
 
 L = da.LagrangeDAlembert
 
@@ -61,7 +61,7 @@ def test_an_exact_method_finds_the_events_of_a_rigid_body_to_round_off():
         step=0.7,
         until=35.0,
     )
-    curve = lambda t: float(exact(inertia, momentum, t).momentum[0])
+    curve = lambda t: float(exact_body(inertia, momentum, t).momentum[0])
     truth = [brentq(curve, t - 0.1, t + 0.1, xtol=1e-15, rtol=1e-15) for t in found]
     assert len(found) >= 3
     np.testing.assert_allclose(found, truth, atol=2e-13)

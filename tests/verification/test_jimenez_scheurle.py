@@ -192,8 +192,8 @@ def test_original_nodes_keep_the_deformed_constraint():
     system, state = on_deformed(H)
     run = take(system, velocity_form(0.5, "deformed"), state)
     q, v = np.asarray(state.g), np.asarray(state.xi)
-    bent = da.mechanics.deformed(system, da.mechanics.FiniteDifference(node=0.5), H)
-    same = da.mechanics.perturbed(system, lambda t, q, v: 0.5 * jnp.stack([v[0] * v[1]]), H)
+    bent = da.mechanics.deform_constraint(system, da.mechanics.FiniteDifference(node=0.5), H)
+    same = da.mechanics.perturb_constraint(system, lambda t, q, v: 0.5 * jnp.stack([v[0] * v[1]]), H)
     for k in range(3):
         q, v, multiplier = step_89(q, v, H)
         np.testing.assert_allclose(run.g[k + 1], q, atol=1e-14)
@@ -218,7 +218,7 @@ def test_perturbed_constraint_obeys_95():
     """(93)-(95) written out, and the original motion as delta -> 0."""
     system, state = rn.SYSTEMS["curved"]()
     bump = lambda t, q, v: jnp.stack([v[0] * v[1] + q[2] * v[2] ** 2])
-    bent = da.mechanics.perturbed(system, bump, 0.2)
+    bent = da.mechanics.perturb_constraint(system, bump, 0.2)
     check_reaction(bent, state.g, state.xi)  # the formulas hold off the constraint too
     straight = jax.tree.map(lambda leaf: 0.0 * leaf, bent)  # its only parameter is delta
     np.testing.assert_allclose(

@@ -15,7 +15,7 @@ from dalembert.integrators.free_body import modified_moments
 from dalembert.integrators.polhode import at_time as exact_motion
 from dalembert.integrators.polhode import on_level
 from dalembert.kernels import compile_function
-from dalembert.models import exact, rigid_body
+from dalembert.models import exact_body, rigid_body
 from dalembert.simulation import simulate
 
 HV_INERTIA, HV_MOMENTUM = [0.6, 0.8, 1.0], [1.8, 0.4, -0.9]
@@ -53,18 +53,18 @@ def STEP(b, h):
 
 # -- the closed form --------------------------------------------------------------------------------------------------
 def test_exact_motion_is_the_reference():
-    flow = exact(HV_INERTIA, HV_MOMENTUM, 10.0)
+    flow = exact_body(HV_INERTIA, HV_MOMENTUM, 10.0)
     assert np.abs(flow.momentum - HV_FINAL).max() < 1e-14
     assert quaternion_error(flow.attitude, HV_QUATERNION) < 1e-14
     assert (
         np.abs(
-            exact(RECOVERED, M0, 100.0).momentum - [0.66566662210620437, 0.62730351885915240, 0.40420074646225079]
+            exact_body(RECOVERED, M0, 100.0).momentum - [0.66566662210620437, 0.62730351885915240, 0.40420074646225079]
         ).max()
         < 1e-13
     )
     mass = np.array([0.9218, 0.7382, 0.1762])
     printed = np.array([0.4165, 0.9072, 0.0577])
-    final = exact(mass.sum() - mass, printed / np.linalg.norm(printed), [0.0, 100.0, 34.840845736744658]).momentum
+    final = exact_body(mass.sum() - mass, printed / np.linalg.norm(printed), [0.0, 100.0, 34.840845736744658]).momentum
     assert np.abs(final[1] - [0.66089810446116980, 0.63540420429099134, 0.39934345204217990]).max() < 1e-13
     assert np.abs(final[2] - final[0]).max() < 1e-13
 
@@ -119,7 +119,7 @@ BODIES = {
 def test_exact_motion_and_exact_map_against_thirty_digits(name):
     inertia, momentum = BODIES[name]
     m, q = series_motion(inertia, momentum, 4.0, 24)
-    flow = exact(inertia, momentum, 4.0)
+    flow = exact_body(inertia, momentum, 4.0)
     assert np.abs(flow.momentum - m).max() < 1e-13
     assert quaternion_error(flow.attitude, q) < 1e-13
     system = rigid_body(inertia)
@@ -131,8 +131,8 @@ def test_exact_motion_and_exact_map_against_thirty_digits(name):
 def test_exact_motion_of_a_tilted_body():
     tilt = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 3)))[0]
     tilt *= np.sign(np.linalg.det(tilt))
-    straight = exact(HV_INERTIA, HV_MOMENTUM, [0.0, 3.0, 10.0])
-    tilted = exact(tilt @ np.diag(HV_INERTIA) @ tilt.T, tilt @ HV_MOMENTUM, [0.0, 3.0, 10.0])
+    straight = exact_body(HV_INERTIA, HV_MOMENTUM, [0.0, 3.0, 10.0])
+    tilted = exact_body(tilt @ np.diag(HV_INERTIA) @ tilt.T, tilt @ HV_MOMENTUM, [0.0, 3.0, 10.0])
     assert np.abs(tilted.momentum - straight.momentum @ tilt.T).max() < 1e-13
     assert np.abs(tilted.attitude - tilt @ straight.attitude @ tilt.T).max() < 1e-13
 
@@ -222,7 +222,7 @@ def test_modified_moments_of_hairer_and_vilmart():
 def test_exact_on_the_recovered_inputs(h, steps):
     system = rigid_body(RECOVERED)
     run = simulate(system, EXACT, system.state(momentum=M0), step=h, steps=steps, save_every=steps).check()
-    flow = exact(RECOVERED, M0, steps * h)
+    flow = exact_body(RECOVERED, M0, steps * h)
     assert np.abs(run.momentum[-1] - flow.momentum).max() < 1e-12
     assert np.abs(run.g[-1] - flow.attitude).max() < 1e-12
 
@@ -241,12 +241,12 @@ def test_exact_on_the_body_of_hairer_and_vilmart(h, steps):
 
 
 def multiple_of_the_condition(body):
-    """The errors of the integrator and of `exact` in multiples of the condition of the problem."""
+    """The errors of the integrator and of `exact_body` in multiples of the condition of the problem."""
     true, condition = reference(body)
     system = rigid_body(body.inertia)
     start = system.state(momentum=body.momentum)
     run = simulate(system, EXACT, start, step=body.step, steps=body.steps, save_every=body.steps).check()
-    flow = exact(body.inertia, body.momentum, body.step * body.steps)
+    flow = exact_body(body.inertia, body.momentum, body.step * body.steps)
     results = ((run.momentum[-1], run.g[-1]), flow)
     return max(error(body, *result, true) / condition for result in results)
 
@@ -395,7 +395,7 @@ def test_step_of_a_full_and_of_a_half_period():
         for off in (0.0, 1e-15, 1e-12, -1e-9, 1e-6, -1e-3):
             h = share * 34.840845736744658 * (1 + off)
             run = simulate(system, EXACT, system.state(momentum=m), step=h, steps=1).check()
-            flow = exact(inertia, m, h)
+            flow = exact_body(inertia, m, h)
             assert np.abs(run.momentum[-1] - flow.momentum).max() < 2e-13
             assert np.abs(run.g[-1] - flow.attitude).max() < 1e-12
 
@@ -408,7 +408,7 @@ def test_a_million_steps():
     ).check()
     assert float(run.final.peaks.energy_error) < 1e-14
     assert np.abs(np.sum(np.asarray(run.momentum) ** 2, axis=1) - 4.21).max() < 1e-14
-    flow = exact(HV_INERTIA, HV_MOMENTUM, 1e5)
+    flow = exact_body(HV_INERTIA, HV_MOMENTUM, 1e5)
     assert np.abs(run.momentum[-1] - flow.momentum).max() < 1e-9
     spatial = np.einsum("kij,kj->ki", run.g, run.momentum)
     assert np.abs(spatial - HV_MOMENTUM).max() < 1e-12  # a random walk of 1e-16 a step

@@ -35,7 +35,7 @@ from dalembert.integrators import (
     Reference,
 )
 from dalembert.mechanics import InvariantSystem
-from dalembert.models import exact, rigid_body, rigid_body_n
+from dalembert.models import exact_body, rigid_body, rigid_body_n
 from dalembert.papers import mclachlan_zanna as mz
 from dalembert.simulation import simulate
 
@@ -148,7 +148,7 @@ HV_STATE = HV.state(momentum=[1.8, 0.4, -0.9])
 
 @cache
 def hv_end():
-    return exact([0.6, 0.8, 1.0], [1.8, 0.4, -0.9], 10.0)
+    return exact_body([0.6, 0.8, 1.0], [1.8, 0.4, -0.9], 10.0)
 
 
 def errors(run):

@@ -14,7 +14,7 @@ import numpy as np
 
 from dalembert.errors import InvalidInput, NumericalFailure
 from dalembert.integrators import EXACT, Integrator, scipy_motion
-from dalembert.integrators.properties import conservative, unconstrained
+from dalembert.integrators.properties import is_conservative, is_unconstrained
 from dalembert.kernels import LoweringError, evaluate
 from dalembert.mechanics import MechanicalSystem, State, generators
 from dalembert.models import chaotic_quartic, pendulum_cvt, quartic_state
@@ -179,7 +179,7 @@ def _reversal(case: Case, integrator: Integrator, claimed_only: bool = False) ->
     if adjoint is not None and adjoint != integrator and not claimed_only:
         other = _error((case.state.g, case.state.xi), _pair(_run(case, adjoint, forward.last, -h, steps).check().last))
     mirrored = None
-    if conservative(case.system):
+    if is_conservative(case.system):
         turned = _mirror(case.state)
         ahead = _run(case, integrator, turned, h, steps).check().last
         behind = _run(case, integrator, case.state, -h, steps).check().last
@@ -219,7 +219,7 @@ def measure_symplecticity(case: Case, integrator: Integrator) -> float | None:
     systems with constraints or forces.
     """
     system, state = case.system, case.state
-    if not (unconstrained(system) and conservative(system)):
+    if not (is_unconstrained(system) and is_conservative(system)):
         return None
 
     def end(start: State) -> State:

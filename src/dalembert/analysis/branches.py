@@ -22,7 +22,7 @@ from ..errors import InvalidInput, NumericalFailure, UnknownName
 from ..groups import Cayley
 from ..integrators import DiscreteMoserVeselov, EulerPoincareSuslov, Integrator
 from ..integrators import free_body as free
-from ..mechanics import InvariantSystem, MechanicalSystem, symmetric
+from ..mechanics import InvariantSystem, MechanicalSystem, symmetric_matrix
 from ..numerics import vector
 from . import legendre
 from .polynomials import deduplicate, solve_batch
@@ -110,7 +110,7 @@ def _fold(f: legendre.LegendreMap, direction: np.ndarray, h: float, chain: np.nd
 
 def free_body_level(inertia: ArrayLike, momentum: ArrayLike) -> free.Body:
     """The constants of a free body on the level of this momentum."""
-    return free.body_on_level(jnp.asarray(symmetric(inertia, 3, "inertia")), vector(momentum, 3, "momentum"))
+    return free.body_on_level(jnp.asarray(symmetric_matrix(inertia, 3, "inertia")), vector(momentum, 3, "momentum"))
 
 
 def failing_steps(
@@ -133,7 +133,7 @@ def failing_steps(
             return np.asarray(np.abs(h) < limit * np.abs(polynomial.polyval(h, p)))
 
     else:
-        tensor, m = jnp.asarray(symmetric(inertia, 3, "inertia")), jnp.asarray(momentum, float)
+        tensor, m = jnp.asarray(symmetric_matrix(inertia, 3, "inertia")), jnp.asarray(momentum, float)
         known = jax.jit(jax.vmap(lambda h: free.map_constants(tensor, m, h, int(order), variant)[1]))
 
         def exists(h: np.ndarray) -> np.ndarray:

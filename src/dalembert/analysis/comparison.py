@@ -185,7 +185,7 @@ def compare(
             runs[label] = run
             if integrator.variable_step or simulation.receives_power(system):  # more were saved than are compared
                 interval = max(1, run.steps // COMPARED_TIMES) if integrator.variable_step else every
-                runs[label], kept = simulation.subsampled(run, interval)
+                runs[label], kept = simulation.subsample(run, interval)
                 balances |= {label: kept} if simulation.receives_power(system) else {}
         found = run.summary(kept)
         seconds = seconds_per_step(system, integrator, state, h, backend) if timing and started else None

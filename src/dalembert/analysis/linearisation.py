@@ -120,7 +120,7 @@ class Linearisation:
     @property
     def stable(self) -> bool:
         """Whether all eigenvalues have negative real parts: the motion is then stable in the nonlinear system too."""
-        return bool((self.eigenvalues.real < -_neutral(self.eigenvalues)).all())
+        return bool((self.eigenvalues.real < -_neutral_limit(self.eigenvalues)).all())
 
     @property
     def modes(self) -> list[Mode]:
@@ -156,7 +156,7 @@ class Linearisation:
         ]
 
     def __str__(self) -> str:
-        grows = (self.eigenvalues.real > _neutral(self.eigenvalues)).any()
+        grows = (self.eigenvalues.real > _neutral_limit(self.eigenvalues)).any()
         verdict = "stable" if self.stable else "unstable" if grows else "neutral: no mode grows, not all decay"
         lines = [f"{len(self.names)} variables: {', '.join(self.names)}; {verdict}", *map(str, self.modes)]
         if len(self.eigenvalues) < len(self.names):
@@ -312,7 +312,7 @@ def linearise(
             f"|xi''| = {bend:.3g}. Find a steady one with steady(system, near=state, ...), or linearise along a run"
         )
     own = basis.T @ F @ basis
-    symmetries = _silent(own, basis[system.group.dim :])
+    symmetries = _silent_subspace(own, basis[system.group.dim :])
     rest = _complement(symmetries)
     reduced = rest.T @ own @ rest
     names, T = _variables(system, slopes, basis @ rest, basis @ symmetries)
@@ -352,7 +352,7 @@ def _complement(columns: Array) -> Array:
     return _kernel(columns.T) if columns.shape[1] else np.eye(columns.shape[0])
 
 
-def _silent(own: Array, zeta: Array) -> Array:
+def _silent_subspace(own: Array, zeta: Array) -> Array:
     """The largest subspace that `own` keeps and in which zeta = 0: orthonormal columns."""
     scale = max(np.abs(own).max(initial=0.0), 1.0)
     found = _absolute_kernel(zeta)
@@ -424,7 +424,7 @@ def _preference(system: MechanicalSystem, coordinates: list[str], rates: list[st
     return [*first, *early, *speeds, *late, *(k for k in range(m, m + len(rates)) if k not in {*own, *speeds})]
 
 
-def _neutral(eigenvalues: Array) -> float:
+def _neutral_limit(eigenvalues: Array) -> float:
     """The real part up to which an eigenvalue counts as neutral."""
     return NEUTRAL * max(1.0, float(np.abs(eigenvalues).max(initial=0.0)))
 
@@ -460,7 +460,7 @@ class StabilityStudy:
 
     def _is_stable(self, value: float) -> bool:
         nearest = self.eigenvalues[int(np.argmin(np.abs(self.values - value)))]
-        return bool((nearest.real < -_neutral(nearest)).all())
+        return bool((nearest.real < -_neutral_limit(nearest)).all())
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Real and imaginary parts over the parameter, with the stable interval; `path` saves the figure."""
@@ -501,11 +501,11 @@ def stability(
 
     def unstable(value: float) -> int:
         found = eigenvalues(value)
-        return int((found.real > _neutral(found)).sum())
+        return int((found.real > _neutral_limit(found)).sum())
 
     values = np.linspace(start, end, positive_int("count", count))
     found = [eigenvalues(float(value)) for value in values]
-    counts = [int((each.real > _neutral(each)).sum()) for each in found]
+    counts = [int((each.real > _neutral_limit(each)).sum()) for each in found]
     critical = []
     for k, (a, b) in enumerate(pairwise(values.tolist())):
         place = min(counts[k], counts[k + 1])
@@ -521,7 +521,7 @@ def stability(
             return float(np.poly(eigenvalues(value))[-1 - zeros].real)
 
         ends = [np.sort(each.real)[::-1][place] for each in found[k : k + 2]]
-        transversal = min(abs(each) for each in ends) > _neutral(found[k]) and ends[0] * ends[1] < 0
+        transversal = min(abs(each) for each in ends) > _neutral_limit(found[k]) and ends[0] * ends[1] < 0
         if transversal or product(a) * product(b) < 0:
             critical.append(brentq(crossing if transversal else product, a, b, xtol=1e-14, rtol=1e-14))
             continue

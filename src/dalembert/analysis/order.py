@@ -438,7 +438,7 @@ def consistency_order(
     for h in steps:
         run = simulate(system, integrator, state, step=h, steps=2).check()
         times = (run.t[1], run.t[2], integrator.reaction_time(run.t[2], h))
-        (q, v, _), (_, _, end), (_, _, inner) = (_exact(system, state, float(t), pieces) for t in times)
+        (q, v, _), (_, _, end), (_, _, inner) = (_exact_state(system, state, float(t), pieces) for t in times)
         first, last = (jax.tree.map(lambda leaf, k=k: leaf[k], run.records.state) for k in (1, 2))
         shift = system.group.log(system.group.compose(system.group.inverse(q), first.g))
         found, rebuilt = run.multipliers[2], system.multipliers(last.t, last.g, last.xi)
@@ -448,7 +448,7 @@ def consistency_order(
 
 
 @partial(jax.jit, static_argnums=3)
-def _exact(system: MechanicalSystem, state: State, t: Scalar, pieces: int) -> tuple[Any, Array, Array]:
+def _exact_state(system: MechanicalSystem, state: State, t: Scalar, pieces: int) -> tuple[Any, Array, Array]:
     """(g, xi, l) of the motion from `state` at time t."""
     g, xi = exact_flow(system, state.t, state.g, state.xi, t - state.t, pieces)
     return g, xi, system.multipliers(t, g, xi)

@@ -164,7 +164,7 @@ class RationalMap:
     def generic_fibre(self, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """(c, all x with N(x) = c D(x)) at a random complex c; their number is the degree of the map."""
         rng = np.random.default_rng(seed)
-        base = self.value(0.7 * _random(rng, 1, self.rank))[0]
+        base = self.value(0.7 * _draw_random(rng, 1, self.rank))[0]
         degrees = np.maximum(self.numerator.degrees, self.denominator.degrees.max())
         if np.prod(degrees.astype(float)) <= MAX_PATHS:
             return base, self._total_degree(base, degrees, rng)
@@ -202,10 +202,10 @@ class RationalMap:
 
         The graph of the map is irreducible, so the loops act transitively on a fibre.
         """
-        found = 0.7 * _random(rng, 1, self.rank)
+        found = 0.7 * _draw_random(rng, 1, self.rank)
         base, idle = self.value(found)[0], 0
         while idle < MAX_IDLE_LOOPS:
-            corners = [base, *self.value(0.7 * _random(rng, 2, self.rank)), base]
+            corners = [base, *self.value(0.7 * _draw_random(rng, 2, self.rank)), base]
             moved = found
             for here, there in pairwise(corners):
                 moved = self._continue(moved, here, there)
@@ -280,5 +280,5 @@ def solve_batch(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
     return np.where(bad[..., None], np.nan, np.linalg.solve(safe, vector[..., None])[..., 0])
 
 
-def _random(rng: np.random.Generator, *shape: int) -> np.ndarray:
+def _draw_random(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return np.asarray(rng.normal(size=shape) + 1j * rng.normal(size=shape))

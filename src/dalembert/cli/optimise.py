@@ -155,7 +155,7 @@ def with_default(section: dict[str, Any], name: str, file: Path | None) -> dict[
         return section
     if key not in defaults:
         raise UnknownName(f"number in [system] ({name})", key, (*section, *defaults))
-    return section | {key: _listed(defaults[key])}
+    return section | {key: _to_list(defaults[key])}
 
 
 def _value_at(holder: Any, path: list[str], name: str) -> Any:
@@ -190,8 +190,8 @@ class Configured:
         return Built(None, name_leaves(system))(system, leaves) if leaves else system
 
 
-def _listed(value: Any) -> Any:
-    return [_listed(part) for part in value] if isinstance(value, list | tuple) else value
+def _to_list(value: Any) -> Any:
+    return [_to_list(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 _load_once = lru_cache(maxsize=8)(load_function)
@@ -355,7 +355,7 @@ def plan_controls(
     with output_lock(out) if out is not None else nullcontext(), job.locate_errors():
         try:
             with shell.progress(f"{job.names['system']}, {task['steps']} steps") as bar:
-                found = plan(job.system, job.integrator, progress=_reported(bar, task), **task)
+                found = plan(job.system, job.integrator, progress=_report(bar, task), **task)
         except KeyboardInterrupt:  # a search that has begun keeps its best
             print("dalembert: stopped before the first iteration of the plan was done", file=sys.stderr)
             raise typer.Exit(130) from None
@@ -376,7 +376,7 @@ def plan_controls(
         raise typer.Exit(130 if found.status == "interrupted" else 1)
 
 
-def _reported(bar: Callable[..., None] | None, task: Mapping[str, Any]) -> Callable[[int, float, float], None] | None:
+def _report(bar: Callable[..., None] | None, task: Mapping[str, Any]) -> Callable[[int, float, float], None] | None:
     if bar is None:
         return None
     most = task.get("max_iterations", 300)
@@ -466,9 +466,9 @@ def read_plan(given: Mapping[str, Any], job: Job) -> dict[str, Any]:
         task["cost"] = _effort
     for final, key in ((False, "cost"), (True, "final_cost")):
         if terms[final]:
-            task[key] = _weighted(job.system, terms[final], final)
+            task[key] = _weigh(job.system, terms[final], final)
     if sides or discs:
-        task["path"] = _kept(job.system, sides, discs)
+        task["path"] = _keep(job.system, sides, discs)
     if "goal" in given:
         task["goal"] = _read_goal(given["goal"], job, readings)
     return task | {"start": job.state, "bounds": bounds}
@@ -492,13 +492,13 @@ def _read_goal(goal: Any, job: Job, readings: Readings) -> Any:
         if all(known[name].kind == "observed" for name in goal):
             names = (*names_of(job.system)[0], *job.system.rate_names)
             return {names[known[name].index]: value for name, value in goal.items()}
-        return _reached(job.system, [(known[name], float(value)) for name, value in goal.items()])
+        return _reach(job.system, [(known[name], float(value)) for name, value in goal.items()])
     if "velocity" in goal or "momentum" in goal:
         return build_state(job.system, goal, job.run)
     return job.system.group.configuration(goal["configuration"])
 
 
-def _reached(system: MechanicalSystem, pairs: list[tuple[Reading, float]]) -> Callable[..., Any]:
+def _reach(system: MechanicalSystem, pairs: list[tuple[Reading, float]]) -> Callable[..., Any]:
     def goal(t: Any, g: Any, xi: Any) -> Any:
         off = []
         for reading, value in pairs:
@@ -529,7 +529,7 @@ def _effort(t: Any, g: Any, xi: Any, u: Any) -> Any:
     return u @ u
 
 
-def _weighted(system: MechanicalSystem, terms: list[Term], final: bool) -> Callable[..., Any]:
+def _weigh(system: MechanicalSystem, terms: list[Term], final: bool) -> Callable[..., Any]:
     def cost(t: Any, g: Any, xi: Any, u: Any) -> Any:
         value = jnp.zeros(())
         for weight, reading, target in terms:
@@ -574,7 +574,7 @@ def _read_obstacles(given: Mapping[str, Any], readings: Readings) -> list[Disc]:
     return discs
 
 
-def _kept(system: MechanicalSystem, sides: list[Term], discs: list[Disc]) -> Callable[..., Any]:
+def _keep(system: MechanicalSystem, sides: list[Term], discs: list[Disc]) -> Callable[..., Any]:
     def path(t: Any, g: Any, xi: Any, u: Any) -> Any:
         point = (system, t, g, xi, u)
         parts = [sign * (reading(*point) - side) for sign, reading, side in sides if reading is not None]

@@ -44,7 +44,7 @@ from ..simulation import Crossings, Run, save_interval, simulate, to_json
 from ..studio import export as export_page
 from ..studio import film, open_studio
 from ..studio.catalogue import input_of_file, read_stories, start
-from ..studio.presentation import show as present
+from ..studio.presentation import present
 from ..studio.requests import MAX_SECONDS, MAX_STEPS, StudioInput, frames_of_file, frames_of_run
 from ..trajectory import Trajectory, load
 from . import shell
@@ -54,7 +54,7 @@ PROGRESS_RECORDS = 256
 
 
 @shell.command("run")
-def run(
+def run_file(
     config: shell.ConfigArgument,
     as_json: shell.JsonOption = False,
     out: Annotated[Path | None, typer.Option(help="Save the states in this file: .nc (NetCDF) or .zarr.")] = None,
@@ -85,7 +85,7 @@ def run(
     begin = time.perf_counter()
     with output_lock(out) if out is not None else nullcontext(), job.locate_errors():
         before = out if resume and out is not None and out.exists() else None
-        trajectory = integrate(job, states=bool(out or plot), before=before)
+        trajectory = run_with_progress(job, states=bool(out or plot), before=before)
         seconds = time.perf_counter() - begin
         fault = None
         if out is not None:
@@ -103,7 +103,7 @@ def run(
         _print_report(result, trajectory.system.units, seconds, out if fault is None else None, plot)
     if fault is not None:
         raise fault
-    finish(trajectory)
+    exit_after(trajectory)
 
 
 def _title(name: str) -> str:
@@ -170,7 +170,7 @@ def _event_report(found: Crossings) -> dict[str, Any]:
     }
 
 
-def integrate(job: Job, *, states: bool, before: Path | None = None) -> Run:
+def run_with_progress(job: Job, *, states: bool, before: Path | None = None) -> Run:
     """Run a job with a progress bar and keep all its states or only the last; continue the run in the file `before`."""
     options = {key: value for key, value in job.run.items() if key in ("step", "save_every", "backend")} | job.until
     steps = job.run["steps"]
@@ -184,7 +184,7 @@ def integrate(job: Job, *, states: bool, before: Path | None = None) -> Run:
         return simulate(job.system, job.integrator, job.state, **options)
 
 
-def finish(trajectory: Run) -> None:
+def exit_after(trajectory: Run) -> None:
     """Exit with 130 if the run was stopped, with 1 if it failed."""
     if trajectory.interrupted:
         print(f"dalembert: stopped after {trajectory.steps} steps; the finished steps are kept", file=sys.stderr)
@@ -248,7 +248,7 @@ def _event_text(event: dict[str, Any], shown: int = 4) -> str:
 
 
 @shell.command("show")
-def show(
+def show_file(
     file: Annotated[Path, typer.Argument(help="A .nc or .zarr file of `dalembert run --out`, or a configuration.")],
     plot: shell.PlotOption = None,
     config: Annotated[bool, typer.Option("--config", help="Print the configuration that made it.")] = False,
@@ -424,7 +424,7 @@ def animate(
     if file.suffix == ".toml":
         job = load_job(file, settings or ())
         with job.locate_errors():
-            run = frames_of_run(integrate(job, states=True), job)
+            run = frames_of_run(run_with_progress(job, states=True), job)
     elif settings:
         raise InvalidInput("--set changes a configuration; a data file is shown as it is")
     else:

@@ -462,7 +462,7 @@ def _only_projects(kind: type[Group]) -> bool:
 Tuple = tuple[Any, ...]
 
 
-def _pointwise(name: str) -> Callable[..., Any]:
+def _call_each_factor(name: str) -> Callable[..., Any]:
     """The method of a product that calls this method of each factor with its share: of a tuple, or of coordinates."""
 
     def method(self: Product, *arguments: Any) -> Tuple:
@@ -474,7 +474,7 @@ def _pointwise(name: str) -> Callable[..., Any]:
 
 def _concatenate(name: str) -> Callable[..., Any]:
     """The same, where each factor gives coordinates."""
-    points = _pointwise(name)
+    points = _call_each_factor(name)
     return lambda self, *arguments: jnp.concatenate(points(self, *arguments))
 
 
@@ -514,12 +514,12 @@ class Product(Group):
         """What each factor makes of its share of the arguments."""
         return tuple(method(*share) for share in zip(self.groups, *arguments, strict=True))
 
-    identity, matrix = _pointwise("identity"), _pointwise("matrix")
-    compose, inverse = _pointwise("compose"), _pointwise("inverse")
-    hat, exp, cayley = _pointwise("hat"), _pointwise("exp"), _pointwise("cayley")
-    tangent, normalise = _pointwise("tangent"), _pointwise("normalise")
-    series_start, series_rate = _pointwise("series_start"), _pointwise("series_rate")
-    series_element, series_entries = _pointwise("series_element"), _pointwise("series_entries")
+    identity, matrix = _call_each_factor("identity"), _call_each_factor("matrix")
+    compose, inverse = _call_each_factor("compose"), _call_each_factor("inverse")
+    hat, exp, cayley = _call_each_factor("hat"), _call_each_factor("exp"), _call_each_factor("cayley")
+    tangent, normalise = _call_each_factor("tangent"), _call_each_factor("normalise")
+    series_start, series_rate = _call_each_factor("series_start"), _call_each_factor("series_rate")
+    series_element, series_entries = _call_each_factor("series_element"), _call_each_factor("series_entries")
     vee, velocity = _concatenate("vee"), _concatenate("velocity")
     principal_log, principal_cayley_inverse = _concatenate("log"), _concatenate("cayley_inverse")
     Ad, Ad_star, ad, ad_star = (_concatenate(name) for name in ("Ad", "Ad_star", "ad", "ad_star"))

@@ -28,7 +28,7 @@ def _bernoulli(count: int) -> list[Fraction]:
     return numbers
 
 
-def _significant(coefficients: list[Fraction]) -> list[Fraction]:
+def _significant_terms(coefficients: list[Fraction]) -> list[Fraction]:
     """The terms that matter below the cut, in the value and in two derivatives."""
     return [c for k, c in enumerate(coefficients) if abs(c / coefficients[0]) * Fraction(CUT) ** (2 * k) > 1e-19]
 
@@ -37,7 +37,7 @@ def _derivative(coefficients: list[Fraction]) -> list[Fraction]:
     return [k * c for k, c in enumerate(coefficients)][1:]
 
 
-def _even(coefficients: list[Fraction], closed: Callable[[Array], Array]) -> Callable[[AnyShape], AnyShape]:
+def _even_function(coefficients: list[Fraction], closed: Callable[[Array], Array]) -> Callable[[AnyShape], AnyShape]:
     """The function that is the polynomial for x < CUT^2 and the closed form elsewhere."""
 
     def value(x: AnyShape) -> AnyShape:
@@ -51,11 +51,11 @@ def _even(coefficients: list[Fraction], closed: Callable[[Array], Array]) -> Cal
     return value
 
 
-_SINC = _significant([Fraction((-1) ** k, factorial(2 * k + 1)) for k in range(_TERMS)])
-_COSC = _significant([Fraction((-1) ** k, factorial(2 * k + 2)) for k in range(_TERMS)])
-_SINC1 = _significant([Fraction((-1) ** k, factorial(2 * k + 3)) for k in range(_TERMS)])
+_SINC = _significant_terms([Fraction((-1) ** k, factorial(2 * k + 1)) for k in range(_TERMS)])
+_COSC = _significant_terms([Fraction((-1) ** k, factorial(2 * k + 2)) for k in range(_TERMS)])
+_SINC1 = _significant_terms([Fraction((-1) ** k, factorial(2 * k + 3)) for k in range(_TERMS)])
 _B = _bernoulli(2 * _TERMS)
-_COTC = _significant([abs(_B[2 * k]) / factorial(2 * k) for k in range(1, _TERMS + 1)])
+_COTC = _significant_terms([abs(_B[2 * k]) / factorial(2 * k) for k in range(1, _TERMS + 1)])
 
 
 def _sinc_closed(x: AnyShape) -> AnyShape:
@@ -83,19 +83,19 @@ def _d_cotc_closed(x: AnyShape) -> AnyShape:
     return (0.125 / (sine * sine) - 0.5 * half * jnp.cos(half) / (sine * x) - _cotc_closed(x)) / x
 
 
-sinc = _even(_SINC, _sinc_closed)
+sinc = _even_function(_SINC, _sinc_closed)
 """sin t / t."""
-cosc = _even(_COSC, _cosc_closed)
+cosc = _even_function(_COSC, _cosc_closed)
 """(1 - cos t) / t^2."""
-sinc1 = _even(_SINC1, _sinc1_closed)
+sinc1 = _even_function(_SINC1, _sinc1_closed)
 """(t - sin t) / t^3."""
-cotc = _even(_COTC, _cotc_closed)
+cotc = _even_function(_COTC, _cotc_closed)
 """(1 - (t/2) cot(t/2)) / t^2, the coefficient of ad^2 in the inverse of dexp; its pole is t = 2 pi."""
-d_cosc = _even(_derivative(_COSC), lambda x: (0.5 * _sinc_closed(x) - _cosc_closed(x)) / x)
+d_cosc = _even_function(_derivative(_COSC), lambda x: (0.5 * _sinc_closed(x) - _cosc_closed(x)) / x)
 """Derivative of `cosc` in x."""
-d_sinc1 = _even(_derivative(_SINC1), lambda x: 0.5 * (_cosc_closed(x) - 3.0 * _sinc1_closed(x)) / x)
+d_sinc1 = _even_function(_derivative(_SINC1), lambda x: 0.5 * (_cosc_closed(x) - 3.0 * _sinc1_closed(x)) / x)
 """Derivative of `sinc1` in x."""
-d_cotc = _even(_derivative(_COTC), _d_cotc_closed)
+d_cotc = _even_function(_derivative(_COTC), _d_cotc_closed)
 """Derivative of `cotc` in x."""
 
 DEGREE = 20

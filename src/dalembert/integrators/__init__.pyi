@@ -29,9 +29,9 @@ from .explicit import scipy_motion as scipy_motion
 from .lagrange_dalembert import GeometricNonholonomic as GeometricNonholonomic
 from .lagrange_dalembert import LagrangeDAlembert as LagrangeDAlembert
 from .lagrange_dalembert import Leapfrog as Leapfrog
-from .properties import conservative as conservative
+from .properties import is_conservative as is_conservative
 from .properties import require_invariant as require_invariant
-from .properties import unconstrained as unconstrained
+from .properties import is_unconstrained as is_unconstrained
 from .registry import METHODS as METHODS
 from .registry import RETRACTIONS as RETRACTIONS
 from .registry import Method as Method

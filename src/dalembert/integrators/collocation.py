@@ -90,8 +90,8 @@ class Gauss(Integrator):
         return 0.5 + 0.5 * np.polynomial.legendre.leggauss(self.stages)[0]
 
     def claims(self, system: MechanicalSystem) -> Claims:
-        still = properties.conservative(system)
-        canonical = still and properties.unconstrained(system) and properties.constant_metric(system)
+        still = properties.is_conservative(system)
+        canonical = still and properties.is_unconstrained(system) and properties.constant_metric(system)
         return Claims(
             2 * self.stages, symmetric=True, reversible=still, constraint=True, group=True,
             energy=still and properties.quadratic_potential(system), momentum=canonical, symplectic=canonical,
@@ -276,11 +276,11 @@ class Lobatto(PhaseMethod):
         return replace(self, family={"C": "C*", "C*": "C"}.get(self.family, self.family))
 
     def claims(self, system: MechanicalSystem) -> Claims:
-        still, symmetric = properties.conservative(system), self.adjoint() == self
+        still, symmetric = properties.is_conservative(system), self.adjoint() == self
         canonical = still and self.family == "B" and properties.euclidean(system)  # on a group the chart moves along
         return Claims(
             2 * self.stages - 2, symmetric=symmetric, reversible=still and symmetric, constraint=True, group=True,
-            momentum=canonical, symplectic=canonical and properties.unconstrained(system),
+            momentum=canonical, symplectic=canonical and properties.is_unconstrained(system),
             condition="the way back is that of the whole carry, multipliers included" if self.form == "nodes" else ""
         )  # fmt: skip
 

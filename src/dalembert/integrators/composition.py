@@ -18,7 +18,7 @@ from ..numerics import own_value, require_instance, solve
 from ..numerics.types import Array, Controls, Element, Scalar, Velocity
 from .base import EXACT, NOT_CONVERGED, OK, Claims, Integrator, Prediction, Result, StepInfo, add_compensated
 from .lagrange_dalembert import LagrangeDAlembert
-from .properties import conservative
+from .properties import is_conservative
 from .registry import register
 
 # The first halves of symmetric sequences, to the digits of their sources; the middle coefficient makes the sum 1.
@@ -113,7 +113,7 @@ class Composition(Integrator):
 
     def claims(self, system: MechanicalSystem) -> Claims:
         base = self.method.claims(system)
-        order, still = EXACT if base.order == EXACT else self.order, conservative(system)
+        order, still = EXACT if base.order == EXACT else self.order, is_conservative(system)
         return replace(base, order=order, symmetric=True, reversible=still, condition="what the base keeps")
 
     @property

@@ -16,7 +16,7 @@ from ..mechanics import MechanicalSystem, State, distribution, drift_of, kinetic
 from ..numerics import depends, find_fixed_point
 from ..numerics.types import Array, Controls, Element, Scalar, Velocity
 from .base import Claims, PhaseMethod, Prediction, Result, StepInfo, add_compensated, rescale
-from .properties import conservative, quadratic_potential, require_linear, require_quadratic
+from .properties import is_conservative, quadratic_potential, require_linear, require_quadratic
 from .registry import register
 
 GAUSS_NODES, GAUSS_WEIGHTS = (tuple(map(float, part)) for part in np.polynomial.legendre.leggauss(4))
@@ -109,7 +109,7 @@ class DiscreteGradient(PhaseMethod):
         require_name("discrete gradient", self.gradient, GRADIENTS)
 
     def claims(self, system: MechanicalSystem) -> Claims:
-        still = conservative(system)
+        still = is_conservative(system)
         return Claims(
             2, symmetric=True, reversible=still, constraint=True, group=True,
             energy=still and (self.gradient != "average" or quadratic_potential(system)),

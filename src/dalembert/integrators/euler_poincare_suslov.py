@@ -18,7 +18,7 @@ from ..mechanics import Discretisation, InvariantSystem, LRSystem, MechanicalSys
 from ..numerics import follow_root, solve
 from ..numerics.types import Array, Controls, Element, Scalar, Velocity
 from .base import Claims, Integrator, Prediction, Result, StepInfo
-from .properties import lie_triple_subspace, require_invariant, unconstrained
+from .properties import is_unconstrained, lie_triple_subspace, require_invariant
 from .registry import register
 
 LAGRANGIANS = ("moser-veselov", "retraction")
@@ -60,7 +60,7 @@ class _Reduced(Integrator):
         return (
             discretisation.moser_veselov
             if self.lagrangian == "moser-veselov"
-            else discretisation.retracted(self.retraction)
+            else discretisation.retracted_lagrangian(self.retraction)
         )
 
     def pair(self, system: InvariantSystem | LRSystem) -> Discretisation:
@@ -91,7 +91,7 @@ class EulerPoincareSuslov(_Reduced):
 
     def claims(self, system: MechanicalSystem) -> Claims:
         return replace(
-            super().claims(system), symplectic=unconstrained(system),
+            super().claims(system), symplectic=is_unconstrained(system),
             energy=self.lagrangian == "moser-veselov" and lie_triple_subspace(system),
             condition="energy: Moser-Veselov with [[d, d], d] in d; a Lagrangian of your own claims order 1"
         )  # fmt: skip

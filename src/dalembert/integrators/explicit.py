@@ -27,7 +27,7 @@ from ..mechanics import MechanicalSystem, State, kinetic_metric
 from ..numerics import depends, require_range, solve
 from ..numerics.types import Array, Controls, Element, Scalar, Velocity
 from .base import NOT_CONVERGED, NOT_FINITE, OK, Claims, PhaseCarry, PhaseMethod, Prediction, Result, StepInfo
-from .properties import conservative
+from .properties import is_conservative
 from .registry import register
 
 PROJECTIONS = ("constraint", "energy")
@@ -103,7 +103,7 @@ class ProjectedRungeKutta(PhaseMethod):
         require_name("projection", self.onto, PROJECTIONS)
 
     def claims(self, system: MechanicalSystem) -> Claims:
-        return Claims(4, constraint=True, group=True, energy=self.onto == "energy" and conservative(system))
+        return Claims(4, constraint=True, group=True, energy=self.onto == "energy" and is_conservative(system))
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[ProjectedCarry]:
         energy = system.energy(state.t, state.g, state.xi)

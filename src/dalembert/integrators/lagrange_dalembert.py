@@ -27,7 +27,7 @@ from ..mechanics import Discretisation, FiniteDifference, InvariantSystem, Mecha
 from ..numerics import Root, depends, literals, own_value, require_instance, solve
 from ..numerics.types import Array, Controls, Covector, Element, Scalar, Velocity
 from .base import Claims, Integrator, NodeMethod, Prediction, Result, StepInfo
-from .properties import conservative, purely_inertial, unconstrained
+from .properties import is_conservative, is_purely_inertial, is_unconstrained
 from .registry import register
 
 NODES = ("original", "velocity", "deformed")
@@ -172,12 +172,12 @@ class LagrangeDAlembert(NodeMethod):
 
     def claims(self, system: MechanicalSystem) -> Claims:
         symmetric = self.node == 0.5 and self.nodes != "deformed" and self.pair is None
-        original, still = self.nodes == "original", conservative(system)
-        lifted = original and self.pair is None and isinstance(system, InvariantSystem) and purely_inertial(system)
+        original, still = self.nodes == "original", is_conservative(system)
+        lifted = original and self.pair is None and isinstance(system, InvariantSystem) and is_purely_inertial(system)
         return Claims(
             2 if symmetric or lifted else 1, symmetric=symmetric, reversible=symmetric and still,
             constraint=self.nodes != "deformed", group=True, momentum=original and still,
-            symplectic=original and still and unconstrained(system),
+            symplectic=original and still and is_unconstrained(system),
             condition="order 2 and symmetric at node 1/2, order 2 at every node on invariant systems without potential"
         )  # fmt: skip
 
@@ -369,10 +369,10 @@ class Reflecting(Integrator):
         return group.compose(g, self.retraction.tau(group, xi))
 
     def claims(self, system: MechanicalSystem) -> Claims:
-        still = conservative(system)
+        still = is_conservative(system)
         return Claims(
             2, symmetric=True, reversible=still, constraint=True, group=True, momentum=still,
-            symplectic=still and unconstrained(system),
+            symplectic=still and is_unconstrained(system),
             condition="for a symmetric L_d; the way back is that of the whole carry, not of the state alone"
         )  # fmt: skip
 

@@ -18,12 +18,12 @@ from ..numerics import depends
 from .base import Integrator
 
 
-def unconstrained(system: MechanicalSystem) -> bool:
+def is_unconstrained(system: MechanicalSystem) -> bool:
     """Whether no constraint limits the velocity: a method is then a variational integrator."""
     return system.constraints == 0
 
 
-def conservative(system: MechanicalSystem) -> bool:
+def is_conservative(system: MechanicalSystem) -> bool:
     """Whether the energy is conserved and the motion reversible: no forces, A xi = 0, nothing depends on time."""
     g, xi = system.group.identity(), jnp.zeros(system.group.dim)
     if isinstance(system, InvariantSystem | LRSystem):
@@ -34,7 +34,7 @@ def conservative(system: MechanicalSystem) -> bool:
     return system.force is None and system.drift is None and not depends(parts, jnp.zeros(()))
 
 
-def purely_inertial(system: MechanicalSystem) -> bool:
+def is_purely_inertial(system: MechanicalSystem) -> bool:
     """Whether the Lagrangian is a left-invariant kinetic energy alone."""
     return isinstance(system, InvariantSystem | LRSystem) and getattr(system, "potential", None) is None
 
@@ -75,7 +75,7 @@ def constant_metric(system: MechanicalSystem) -> bool:
 def quadratic_potential(system: MechanicalSystem) -> bool:
     """Whether V = 0, or V is quadratic on R^n: the energy is then quadratic in what a frame of D has."""
     g, zero = system.group.identity(), jnp.zeros(system.group.dim)
-    if purely_inertial(system) or not depends(lambda g: system.L(0.0, g, zero), g):
+    if is_purely_inertial(system) or not depends(lambda g: system.L(0.0, g, zero), g):
         return True
     return euclidean(system) and not depends(jax.jacfwd(jax.grad(lambda q: system.L(0.0, q, zero))), g)
 

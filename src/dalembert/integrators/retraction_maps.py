@@ -15,11 +15,11 @@ import jax.numpy as jnp
 
 from ..errors import InvalidInput
 from ..groups import Group
-from ..mechanics import FiniteDifference, InvariantSystem, MechanicalSystem, State, VectorField, unforced
+from ..mechanics import FiniteDifference, InvariantSystem, MechanicalSystem, State, VectorField, without_forces
 from ..numerics import find_root, solve
 from ..numerics.types import Array, Controls, Covector, Element, Scalar, Velocity
 from .base import Claims, NodeMethod, Prediction, Result, StepInfo
-from .properties import conservative, purely_inertial, require_invariant, unconstrained
+from .properties import is_conservative, is_purely_inertial, is_unconstrained, require_invariant
 from .registry import register
 
 Point = tuple[Element, Array]  # of the tangent or the cotangent bundle, left-trivialised
@@ -72,7 +72,7 @@ class _Lifted(NodeMethod):
         symmetric = self.node == 0.5
         return Claims(
             2 if symmetric else 1, symmetric=symmetric,
-            reversible=symmetric and not isinstance(system, VectorField) and conservative(system), group=True,
+            reversible=symmetric and not isinstance(system, VectorField) and is_conservative(system), group=True,
             condition="order 2 and symmetric at node 1/2"
         )  # fmt: skip
 
@@ -165,7 +165,7 @@ class CotangentLift(_Lifted):
     name = "cotangent-lift"
 
     def claims(self, system: MechanicalSystem) -> Claims:
-        variational = unconstrained(system) and conservative(system)
+        variational = is_unconstrained(system) and is_conservative(system)
         return replace(super().claims(system), momentum=variational, symplectic=variational)
 
     def start(self, system: MechanicalSystem, state: State, h: Scalar, u: Controls = None) -> Result[Carry]:
@@ -214,18 +214,18 @@ class RetractionAdapted(NodeMethod):
 
     name = "retraction-adapted"
     carry_is_step_free = True
-    needs = (lambda method, system: require_invariant(method, unforced(system)),)
+    needs = (lambda method, system: require_invariant(method, without_forces(system)),)
     checks_numbers_of = "nothing"
 
     def adjoint(self) -> RetractionAdapted:
         return replace(self, node=1 - self.node)
 
     def claims(self, system: InvariantSystem) -> Claims:
-        symmetric, still = self.node == 0.5, conservative(system)
+        symmetric, still = self.node == 0.5, is_conservative(system)
         return Claims(
-            2 if symmetric or purely_inertial(system) else 1, symmetric=symmetric, reversible=symmetric and still,
-            constraint=True, group=True, momentum=still and unconstrained(system),
-            symplectic=still and unconstrained(system),
+            2 if symmetric or is_purely_inertial(system) else 1, symmetric=symmetric, reversible=symmetric and still,
+            constraint=True, group=True, momentum=still and is_unconstrained(system),
+            symplectic=still and is_unconstrained(system),
             condition="order 2 and symmetric at node 1/2, order 2 at every node without potential"
         )  # fmt: skip
 

@@ -274,7 +274,7 @@ class KineticSplitting(_Splitting):
         require_name("order of kinetic-splitting", self.order, SUZUKI_STAGES)
 
     def claims(self, system: InvariantSystem) -> Claims:
-        free, still = properties.purely_inertial(system), properties.conservative(system)
+        free, still = properties.is_purely_inertial(system), properties.is_conservative(system)
         return Claims(
             EXACT if free else self.order, symmetric=True, reversible=still, group=True, energy=free, momentum=still,
             symplectic=still, condition="exact without potential"

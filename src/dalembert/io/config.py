@@ -49,7 +49,7 @@ EXCLUSIVE = ({"run.steps", "run.t_end"}, {"initial.velocity", "initial.momentum"
 """Keys of a section that cannot stand beside each other."""
 MAX_BYTES = 1 << 23
 """The size of the largest file that is read as a configuration."""
-STEER_INSTEAD = "leave the section out, or let make() of your own file return da.steered(system, policy)"
+STEER_INSTEAD = "leave the section out, or let make() of your own file return da.with_feedback(system, policy)"
 MAX_DEPTH = 16
 """How deep lists and tables may stand in each other."""
 
@@ -412,7 +412,7 @@ def hold_controls(given: Any, system: MechanicalSystem, t0: float, step: float, 
     for key, value in given.items():
         require_name("input", name := spell(key, names), names)
         signals[name] = read_signal(name, value)
-    return simulation.held_controls(signals, t0, step, steps, system.inputs)
+    return simulation.sample_controls(signals, t0, step, steps, system.inputs)
 
 
 def read_signal(name: str, given: Any) -> float | Callable[[Any], Any]:

@@ -30,10 +30,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput, UnknownName, made_by
+from ..errors import InvalidInput, UnknownName, stamp_origin
 from ..integrators import Integrator
 from ..kernels import evaluate
-from ..mechanics import MechanicalSystem, MechanismSystem, State, in_group, unforced
+from ..mechanics import MechanicalSystem, MechanismSystem, State, in_group, without_forces
 from ..models import MODELS
 from ..numerics import call_own, require_instance
 from ..simulation import Run, energy_conservation
@@ -61,7 +61,7 @@ class NotPortable(InvalidInput):
     """An object that a file cannot hold, because its code is not dalembert's."""
 
 
-def pack(value: Any, path: str, arrays: Arrays) -> Any:
+def encode(value: Any, path: str, arrays: Arrays) -> Any:
     """JSON for `value`; its arrays go into `arrays` under their paths below `path`."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -69,12 +69,12 @@ def pack(value: Any, path: str, arrays: Arrays) -> Any:
         arrays[path] = np.asarray(value)
         return {"array": path}
     if isinstance(value, dict):
-        return {"dict": {key: pack(entry, f"{path}.{key}", arrays) for key, entry in value.items()}}
+        return {"dict": {key: encode(entry, f"{path}.{key}", arrays) for key, entry in value.items()}}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return {"named": _qualified_name("named", type(value)), "fields": _entries(value._fields, value, path, arrays)}
     if isinstance(value, tuple | list):
         kind = "tuple" if isinstance(value, tuple) else "list"
-        return {kind: [pack(entry, f"{path}.{k}", arrays) for k, entry in enumerate(value)]}
+        return {kind: [encode(entry, f"{path}.{k}", arrays) for k, entry in enumerate(value)]}
     if inspect.isfunction(value):
         return {"function": _qualified_name("function", value)}
     if isinstance(value, functools.partial):
@@ -91,27 +91,27 @@ def pack(value: Any, path: str, arrays: Arrays) -> Any:
     raise NotPortable(f"{path} is {value!r}, which a file cannot hold")
 
 
-def unpack(form: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
-    """The value that `pack` wrote."""
+def decode(form: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
+    """The value that `encode` wrote."""
     if not isinstance(form, dict):
         return form
     kind = next(iter(form), "")
     if kind == "array":
         return arrays[form["array"]]
     if kind == "dict":
-        return {key: unpack(entry, arrays) for key, entry in form["dict"].items()}
+        return {key: decode(entry, arrays) for key, entry in form["dict"].items()}
     if kind in ("tuple", "list"):
-        entries = [unpack(entry, arrays) for entry in form[kind]]
+        entries = [decode(entry, arrays) for entry in form[kind]]
         return tuple(entries) if kind == "tuple" else entries
     if kind == "partial":
-        function, arguments, options = (unpack(form[kind][key], arrays) for key in ("function", "arguments", "options"))
+        function, arguments, options = (decode(form[kind][key], arrays) for key in ("function", "arguments", "options"))
         if not inspect.isfunction(function):
             raise InvalidInput(f"a file holds a partial of {function!r}, which is no function of {PACKAGE}")
         return functools.partial(function, *arguments, **options)
     found = _resolve(kind, str(form.get(kind)))
     if kind == "function":
         return found
-    fields = {key: unpack(entry, arrays) for key, entry in form["fields"].items()}
+    fields = {key: decode(entry, arrays) for key, entry in form["fields"].items()}
     if kind == "tree":
         return found.tree_unflatten(fields["static"], fields["children"])
     try:
@@ -122,7 +122,7 @@ def unpack(form: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
 
 
 def _entries(names: Iterable[str], values: Iterable[Any], path: str, arrays: Arrays) -> dict[str, Any]:
-    return {name: pack(value, f"{path}.{name}", arrays) for name, value in zip(names, values, strict=True)}
+    return {name: encode(value, f"{path}.{name}", arrays) for name, value in zip(names, values, strict=True)}
 
 
 def _qualified_name(kind: str, thing: Any) -> str:
@@ -148,8 +148,8 @@ def _current_name(name: str) -> str:
         return name
     old, moved = name.removeprefix(f"{PACKAGE}."), read_table("moved")
     module, _, attribute = old.partition(":")
-    new = moved["names"].get(old) or f"{moved['modules'].get(module, module)}:{attribute}"
-    return f"{PACKAGE}.{new}"
+    here = f"{moved['modules'].get(module, module)}:{attribute}"
+    return f"{PACKAGE}.{moved['names'].get(old) or moved['names'].get(here, here)}"
 
 
 def _resolve(kind: str, name: str) -> Any:
@@ -202,7 +202,7 @@ def to_xarray(run: Run, *, reaction: bool = False) -> xarray.Dataset:
         columns["holonomic_residual"] = (run.holonomic_residual(), ())
     if reaction:
         columns["reaction"] = (run.reaction(), ("component",))
-    named = unforced(run.system)
+    named = without_forces(run.system)
     if isinstance(named, MechanismSystem) or (named.names and named.names.coordinates):
         columns["coordinate"] = (np.stack([*named.named_coordinates(run.g).values()], axis=-1), ("coordinate_name",))
     data = {
@@ -312,7 +312,7 @@ def provenance(run: Run) -> dict[str, Any]:
         "interrupted": int(run.interrupted),
         "backend": run.backend,
         "note": run.note,
-        **made_by(),
+        **stamp_origin(),
         "units": "SI, if the parameters are; [q] is the unit of the coordinate itself",
     }
 
@@ -432,7 +432,7 @@ def _carry_dataset(run: Run) -> xarray.Dataset:
     for field in dataclasses.fields(run):
         packed: Arrays = {}
         try:
-            forms[field.name] = pack(getattr(run, field.name), field.name, packed)
+            forms[field.name] = encode(getattr(run, field.name), field.name, packed)
             arrays |= packed
         except NotPortable as fault:
             if field.name not in ("system", "integrator"):
@@ -560,7 +560,7 @@ def load_run(
         for name in saved["forms"].keys() - fields.keys():
             form = saved["forms"][name]
             if not (isinstance(form, dict) and "missing" in form):
-                fields[name] = unpack(form, arrays)
+                fields[name] = decode(form, arrays)
             elif name == "system" and (rebuilt := _model_of_section(section)) is not None:
                 fields[name] = rebuilt
             else:

@@ -13,8 +13,9 @@ import jax
 import numpy as np
 
 from ..errors import InvalidInput, UnknownName, require_name
-from ..kernels import evaluate, recognise
+from ..kernels import evaluate
 from ..mechanics import MechanicalSystem, State, names_of, observe
+from ..mechanics.system import unify
 from ..numerics import finite_reals, own_value, require_function, require_instance, require_known, show
 from ..simulation import TIME_TOLERANCE
 from .dataset import open_dataset
@@ -95,13 +96,7 @@ def off_group(group: Any, g: Any) -> Any:
     return group.distance(g)
 
 
-def canonical(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The first of all functions that the same code built: nothing compiles twice."""
-    found = recognise(function)
-    return function if found is None or found[1] else found[0].function
-
-
-def kind_of(given: Experiment) -> Any:
+def kind_of_experiment(given: Experiment) -> Any:
     """What experiments must have in common to be fitted side by side, as something with a hash."""
 
     def fixed(number: Any, axes: int) -> Any:
@@ -111,7 +106,7 @@ def kind_of(given: Experiment) -> Any:
     table = given.deviations if isinstance(given.deviations, Mapping) else {"": given.deviations}
     errors = [(name, fixed(each, 2)) for name, each in table.items()]
     errors += [(name, fixed(each, 3)) for name, each in given.covariances.items()]
-    seen = [(name, canonical(each)) for name, each in given.observables.items()]
+    seen = [(name, unify(each)) for name, each in given.observables.items()]
     pushed = given.controls if callable(given.controls) else np.shape(given.controls)
     names = (given.name, *given.measured, *given.angles, *given.free)
     return len(given.times), names, tuple(errors), tuple(seen), given.controls is None, pushed
@@ -177,7 +172,7 @@ def read_measures(given: Experiment, system: MechanicalSystem) -> tuple[tuple[Me
     one, structure = jax.tree.flatten(system.group.identity())
     for name, rows in given.measured.items():
         if name in given.observables:
-            function: Any = canonical(given.observables[name])
+            function: Any = unify(given.observables[name])
         elif name in observed or name in STARTS:
             function = (
                 None if name == "configuration" else NamedQuantity(observed.index(name) if name in observed else None)

@@ -161,7 +161,7 @@ class _Reader:
 
         self.unread: list[str] = []
         self.base, self.wheels, self.castors = base, wheels, castors
-        driven = _driven(root)
+        driven = _driven_joints(root)
         root.set("name", root.get("name") or "robot")
         self._check(root)
         robot = yourdfpy.URDF.load(
@@ -470,7 +470,7 @@ class _Reader:
             self.unread.append(f"limits of velocity are not kept: {', '.join(slow)}")
 
 
-def _driven(root: Any) -> set[str]:
+def _driven_joints(root: Any) -> set[str]:
     """The joints that a <transmission> drives, or a <ros2_control> commands."""
     found = {each.get("name") for each in root.findall("transmission/joint")}
     for each in root.findall("ros2_control/joint"):

@@ -47,7 +47,7 @@ from .lowering import (
     lower,
     map_rows,
     note_solution,
-    noted,
+    note_value,
     simplify,
     take_solution,
 )
@@ -88,7 +88,7 @@ __all__ = [
     "concrete_leaves", "count_operations", "count_processors", "curvature", "eliminate", "evaluate", "find_chain",
     "find_host_lanes", "find_lane_chain", "find_plan", "find_slope_lanes", "has_gpu", "holds",
     "in_haste", "in_place", "in_series", "inner_blocks", "is_real", "keep", "keep_carry", "known_number", "lower",
-    "make_problem", "make_up", "map_elements", "map_rows", "mark_slopes", "mark_values", "note_solution", "noted",
+    "make_problem", "make_up", "map_elements", "map_rows", "mark_slopes", "mark_values", "note_solution", "note_value",
     "on_gpu", "one_at_a_time", "pack_values", "plan_of", "recognise", "run", "run_problem", "run_rows",
     "run_with_slopes", "scalar_type", "shapes_of", "simplify", "solution_series", "stream_problem",
     "take_solution", "to_host",

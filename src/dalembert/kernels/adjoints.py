@@ -138,7 +138,7 @@ def replace_leaves(tree: Any, marks: Sequence[bool], values: Leaves) -> Any:
     )
 
 
-def marked(leaves: Leaves, marks: Sequence[bool]) -> list[Any]:
+def pick(leaves: Leaves, marks: Sequence[bool]) -> list[Any]:
     """The marked ones of some leaves."""
     return [leaf for leaf, mark in zip(leaves, marks, strict=True) if mark]
 
@@ -157,10 +157,10 @@ class Keeping:
 
     @property
     def words(self) -> int:
-        return sum(math.prod(shape) for shape, _ in marked(self.specs, self.used))
+        return sum(math.prod(shape) for shape, _ in pick(self.specs, self.used))
 
     def leaves(self, carry: Any) -> list[Any]:
-        return marked(jax.tree.leaves(carry), self.used)
+        return pick(jax.tree.leaves(carry), self.used)
 
     def carry(self, kept: Leaves) -> Any:
         """The carry of what was kept, with zeros for the rest."""
@@ -187,7 +187,7 @@ def used_leaves(step: TransposedAdvance, carry_shapes: Any, other_shapes: Any) -
         for structure, specs in (carry_shapes, other_shapes)
     )
     consts, control = others
-    sums, pushes = marked(jax.tree.leaves(consts), step.consts), marked(jax.tree.leaves(control), step.controls)
+    sums, pushes = pick(jax.tree.leaves(consts), step.consts), pick(jax.tree.leaves(control), step.controls)
     record = []
     if step.observe is not None:
         record = [leaf for leaf in jax.tree.leaves(jax.eval_shape(step.observe, consts, carry)) if is_real(leaf)]
@@ -266,7 +266,7 @@ class TransposedAdvance:
         (after, sums, _), (kept, control, record, recorded) = state, row
         carry, notes = kept if self.keeping is None else (self.keeping.carry(kept), None)
         trees, marks = (carry, consts, control), (real_marks(carry), self.consts, self.controls)
-        moving = [marked(jax.tree.leaves(tree), part) for tree, part in zip(trees, marks, strict=True)]
+        moving = [pick(jax.tree.leaves(tree), part) for tree, part in zip(trees, marks, strict=True)]
 
         def step(*values: Leaves) -> tuple[list[Any], Any]:
             own, shared, acting = (replace_leaves(*each) for each in zip(trees, marks, values, strict=True))
@@ -302,7 +302,7 @@ class TransposedObserve:
     def __call__(self, consts: Any, carry: Any) -> Any:
         own, record = carry
         marks = real_marks(own)
-        moving = marked(jax.tree.leaves(own), marks), marked(jax.tree.leaves(consts), self.consts)
+        moving = pick(jax.tree.leaves(own), marks), pick(jax.tree.leaves(consts), self.consts)
 
         def see(own_values: Leaves, shared: Leaves) -> list[Any]:
             given = replace_leaves(consts, self.consts, shared), replace_leaves(own, marks, own_values)
@@ -381,7 +381,7 @@ class NativeAdjoint:
         records = jax.tree.leaves(lowered.record)
         self.real_records = tuple(map(is_real, records))
         own, consts, acting = (
-            marked(jax.tree.leaves(tree), marks)
+            pick(jax.tree.leaves(tree), marks)
             for tree, marks in zip(
                 (problem.carry_tree, problem.const_tree, problem.control_tree),
                 (self.marks[1], self.marks[0], self.marks[2]),
@@ -393,7 +393,7 @@ class NativeAdjoint:
         long = lowered.long or (alone and spec.steps == 1)
         step = replace(transposed_step(spec, self.marks, records), long=long, skips=alone)
         self.seen = step.observe is not None
-        seen = marked(records, self.real_records) if self.seen else []
+        seen = pick(records, self.real_records) if self.seen else []
         solutions = lowered.notes if notes else None
         recorded = shape_struct((), bool) if step.sparse else None
         control = ((problem.carry_tree, solutions), problem.control_tree, seen, recorded)
@@ -403,7 +403,7 @@ class NativeAdjoint:
         state = sum(leaf.size for leaf in problem.carry_specs)
         sources = [*range(state), *(2 * state + k for k in range(len(lowered.noted) if notes else 0))]
         wanted = [next(reads) for _ in sources]
-        kept = marked(sources, wanted)
+        kept = pick(sources, wanted)
         if not all(lowered.noted[k - 2 * state] for k in kept if k >= 2 * state):
             raise OtherSolutions("a step does not make all solutions that its transpose needs")
         places = iter(range(len(kept)))
@@ -417,7 +417,7 @@ class NativeAdjoint:
         size = sum(leaf.size for leaf in (*own, *consts, *acting))
         pushed = sum(leaf.size for leaf in acting)
         self.backwards = StreamLoop(back, streams, range(2 * size - pushed, 2 * size), spec.steps == 1, self.gpu)
-        rest = (problem.carry_tree, marked(records, self.real_records))
+        rest = (problem.carry_tree, pick(records, self.real_records))
         self.observer: StreamLoop | None = None
         if any(self.real_records) and (spec.initial or not self.seen):
             seeing = TransposedObserve(spec.observe, self.marks[0], alone)
@@ -588,12 +588,12 @@ class NativeAdjoint:
         return [
             leaf if varies else leaf.sum(axis=0)
             for leaves, marks, axes in parts
-            for leaf, varies in zip(leaves, marked(axes, marks), strict=True)
+            for leaf, varies in zip(leaves, pick(axes, marks), strict=True)
         ]
 
     def _real_specs(self) -> list[Any]:
         """The shapes of what a record has of real numbers."""
-        return marked(self.forwards.record_specs, self.real_records)
+        return pick(self.forwards.record_specs, self.real_records)
 
     def _row_of(self, records: Leaves, number: int) -> list[Any]:
         """The first (0) or the last (-1) of records, in the order of the steps."""
@@ -762,7 +762,7 @@ class StreamLoop:
             lowered,
             replace(make_layout(problem, lowered), controls_vary=False, streams=streams),
         )
-        self.workers = None if gpu is not None else llvm.Workers(self.stride, self.width)
+        self.workers = None if gpu is not None else llvm.LaneThreads(self.stride, self.width)
         self.captured, self.kept = join_words(lowered.captured, self.xp), len(kept)
         self.carry_specs, self.record_specs = problem.carry_specs, jax.tree.leaves(lowered.record)
         self.pace = CALL_SECONDS * self.stride / FIRST_STEPS  # seconds of a step: a guess, then as the last call went

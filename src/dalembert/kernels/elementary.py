@@ -220,7 +220,7 @@ def _split(b: Builder, x: Value) -> tuple[Value, Value]:
     return b.sub(shifted, b.const(ROUNDING_SHIFT)), m
 
 
-def _normal(b: Builder, x: Value) -> tuple[Value, Value]:
+def _scale_to_normal(b: Builder, x: Value) -> tuple[Value, Value]:
     """x or 2^54 x, which is normal, and the power of two taken out."""
     tiny = b.compare("lt", x, b.const(2.0**-1022))
     return b.select(tiny, b.mul(x, b.const(2.0**54)), x), b.select(tiny, b.const(54.0), b.const(0.0))
@@ -228,7 +228,7 @@ def _normal(b: Builder, x: Value) -> tuple[Value, Value]:
 
 def _logarithm(b: Builder, x: Value, correction: Value) -> Value:
     """log(x) + correction for x > 0."""
-    x, taken = _normal(b, x)
+    x, taken = _scale_to_normal(b, x)
     k, m = _split(b, x)
     k = b.sub(k, taken)
     f = b.sub(m, b.const(1.0))
@@ -305,7 +305,7 @@ def power(b: Builder, x: Value, y: Value) -> Value:
 
 
 def _long_logarithm(b: Builder, x: Value) -> tuple[Value, Value]:
-    x, taken = _normal(b, x)
+    x, taken = _scale_to_normal(b, x)
     k, m = _split(b, x)
     k = b.sub(k, taken)
     one = b.const(1.0)

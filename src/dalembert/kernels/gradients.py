@@ -25,7 +25,7 @@ from jax import lax
 from jax.interpreters import ad, batching, mlir
 
 from . import cuda
-from .adjoints import Kept, Leaves, Marks, NativeAdjoint, RunSpec, find_adjoint, is_real, marked, replace_leaves
+from .adjoints import Kept, Leaves, Marks, NativeAdjoint, RunSpec, find_adjoint, is_real, pick, replace_leaves
 from .cache import StaleEntry
 from .execute import open_session, run_problem, runs_natively
 from .ir import LoweringError
@@ -33,7 +33,7 @@ from .llvm import NativeSession, Place, call_line, script_player
 from .lowering import shape_struct
 from .plans import Watch, evaluate, keep_carry, plan_of
 from .problem import Advance, Observe, Words, lane_axes
-from .transformations import adjoint_of, as_array, fill_zeros, known_leaves, mark_values, placed
+from .transformations import adjoint_of, as_array, fill_zeros, known_leaves, mark_values, place_arrays
 
 MAX_KEPT_RUNS = 2
 """Runs that wait for their transpose."""
@@ -247,7 +247,7 @@ class Scripts:
         else:
             given = [[self.leaves[k] for k in part] for part in (self.consts, self.start, self.controls)]
             starts = tuple(is_real(leaf) for leaf in given[1])
-            self.steps = adjoint_of(spec, _moving(whole, keeps, outline), [*given[0], *outline.carry, *given[2]])
+            self.steps = adjoint_of(spec, _moving_leaves(whole, keeps, outline), [*given[0], *outline.carry, *given[2]])
             self.first = adjoint_of(whole.begin, (*whole.split(keeps)[0], *starts), [*given[0], *given[1]])
             self.row = self.steps.forwards.kept
             if spec.steps > self.steps.segment_steps:
@@ -276,13 +276,13 @@ class Scripts:
         script = Script(self.leaves, [*outline.shapes, *([] if self.keeps is None else [self.kept])])
         start = script.join([((k, 0), self.leaves[k].size) for k in self.start])
         loop = script.room(self.size) if self.keeps is None else script.result(len(outline.shapes))
-        given = self._constants(script, _captured(self.begin.captured)), (-1, 0), start, (-1, 0), loop
+        given = self._constants(script, _capture(self.begin.captured)), (-1, 0), start, (-1, 0), loop
         script.call(self.begin.function, given, (1, 0, 1, 0), 1)
         capacity, count = spec.saves + 1, len(outline.carry)
         sizes = [leaf.size // capacity for leaf in outline.records]
         if self.keeps is None:
             records, rows = script.room(capacity * self.plan.words), (self.controls[0], 0) if self.controls else (-1, 0)
-            given = self._constants(script, _captured(self.plan.captured)), (-1, 0), loop, rows, records
+            given = self._constants(script, _capture(self.plan.captured)), (-1, 0), loop, rows, records
             script.call(self.plan.function, given, (capacity, 0, 1, 0), 1)
             script.call(self.plan.function, given, (capacity, 1, capacity, spec.every), 1)
             for k, before in enumerate(_before(sizes)):
@@ -313,7 +313,7 @@ class Scripts:
         steps, rows = self.whole.spec.steps, []
         for k in self.controls:
             words = self.leaves[k].size // steps
-            rows.append(_turned((k, 0), words, steps) if turned else ((k, 0), words))
+            rows.append(_reverse_rows((k, 0), words, steps) if turned else ((k, 0), words))
         return rows
 
     def pull(self, some: Marks) -> Script:
@@ -326,8 +326,8 @@ class Scripts:
         assert self.keeps is not None
         outline, spec, watch, back = self.outline, self.whole.spec, self.whole.watch, self.steps.backwards
         real = [each for each in outline.shapes if is_real(each)]
-        given = [*self.leaves, self.kept, *marked(real, some)]
-        wanted = marked(self.leaves, self.keeps)
+        given = [*self.leaves, self.kept, *pick(real, some)]
+        wanted = pick(self.leaves, self.keeps)
         script, kept = Script(given, wanted), (len(self.leaves), 0)
         count, capacity, steps = len(self.steps.own), spec.saves + 1, spec.steps
         sizes = [leaf.size for leaf in real]
@@ -363,13 +363,13 @@ class Scripts:
 
         if not self.steps.seen:
             add_record(after(kept, self.size), spec.saves)
-        inputs = [_turned(after(kept, 2 * self.size + 1), self.row, steps), *self._inputs(True)]
+        inputs = [_reverse_rows(after(kept, 2 * self.size + 1), self.row, steps), *self._inputs(True)]
         if self.steps.seen:
-            inputs += [_turned(after(place, size), size, spec.saves) for place, size in rows]
+            inputs += [_reverse_rows(after(place, size), size, spec.saves) for place, size in rows]
             if spec.every > 1:
                 inputs.append((script.hold(np.array([1, 0], np.int64)), 0))
         pushed = script.room(steps * sum(acting))
-        made = script.table([_turned(pushed, sum(acting), steps)])
+        made = script.table([_reverse_rows(pushed, sum(acting), steps)])
         constants = self._constants(script, back.captured)
         pointers = constants, (-1, 0), state, script.table(inputs), made
         script.call(back.function, pointers, (0, 0, spec.saves, spec.every), 0)
@@ -398,11 +398,11 @@ class Scripts:
         return script
 
 
-def _captured(words: bytes) -> Words:
+def _capture(words: bytes) -> Words:
     return np.frombuffer(bytearray(words), np.int64)
 
 
-def _turned(place: Place, words: int, rows: int) -> tuple[Place, int]:
+def _reverse_rows(place: Place, words: int, rows: int) -> tuple[Place, int]:
     """Rows from the last to the first."""
     return after(place, (rows - 1) * words), -words
 
@@ -553,7 +553,7 @@ def _execute(leaves: Leaves, whole: WholeRun, keeps: Marks | None) -> list[Any]:
         xp = np if not any(map(cuda.on_gpu, found)) else cuda.gpu().xp
         found[outline.status] = watch.judge(found[outline.status], found[outline.marks], xp)
         return found
-    adjoint = adjoint_of(spec, _moving(whole, keeps, outline), given)
+    adjoint = adjoint_of(spec, _moving_leaves(whole, keeps, outline), given)
     kept, found, words = adjoint.run_and_keep(given, first if first is None else adjoint.xp.asarray(first))
     status = watch.judge(found[outline.status], found[outline.marks], adjoint.xp)
     good = status == watch.good
@@ -578,7 +578,7 @@ def _begin_lanes(whole: WholeRun, leaves: Leaves) -> Words | None:
     return words
 
 
-def _moving(whole: WholeRun, keeps: Marks, outline: Outline) -> Marks:
+def _moving_leaves(whole: WholeRun, keeps: Marks, outline: Outline) -> Marks:
     """Which arguments of the steps have cotangents: of the carry, all real ones."""
     consts, _, controls = whole.split(keeps)
     return (*consts, *map(is_real, outline.carry), *controls)
@@ -607,7 +607,7 @@ def _pull(leaves: Leaves, cotangents: Leaves, whole: WholeRun, keeps: Marks, som
         given = [xp.where(leaf == 0.0, 0.0, leaf * each) for leaf, each in zip(given, factor, strict=True)]
     rest = iter(given)
     found = waiting.adjoint.pull_kept(waiting.kept, [next(rest) if mark else None for mark in some])
-    parts = spec.split(_moving(whole, keeps, outline))
+    parts = spec.split(_moving_leaves(whole, keeps, outline))
     sums, carries = sum(parts[0]), sum(parts[1])
     consts, loop, controls = found[:sums], found[sums : sums + carries], found[sums + carries :]
     known = known_leaves(spec, leaves)
@@ -619,7 +619,7 @@ def _pull(leaves: Leaves, cotangents: Leaves, whole: WholeRun, keeps: Marks, som
     records = [leaf[(*many, None)] for leaf in loop]
     before = adjoint_of(whole.begin, moving, first).pull(first, [*zeros, *records], False)
     shared = [a + b for a, b in zip(consts, before[:sums], strict=True)]
-    begun = marked(before[sums:], marked(whole.split(keeps)[1], list(map(is_real, starts))))
+    begun = pick(before[sums:], pick(whole.split(keeps)[1], list(map(is_real, starts))))
     return [*shared, *begun, *controls]
 
 
@@ -627,7 +627,7 @@ def _pull(leaves: Leaves, cotangents: Leaves, whole: WholeRun, keeps: Marks, som
 def _run(*leaves: Any, whole: WholeRun, keeps: Marks | None) -> Any:
     if keeps is not None and (scripts := find_scripts(whole, leaves, keeps)):
         return scripts.run.play(*leaves)
-    return placed(_with_fresh(_execute, leaves, whole, keeps), leaves)
+    return place_arrays(_with_fresh(_execute, leaves, whole, keeps), leaves)
 
 
 def _with_fresh(use: Callable[..., list[Any]], *given: Any) -> list[Any]:
@@ -640,11 +640,11 @@ def _with_fresh(use: Callable[..., list[Any]], *given: Any) -> list[Any]:
 
 
 def _shapes(*avals: Any, whole: WholeRun, keeps: Any) -> list[Any]:
-    made = whole.outline(avals).shapes if keeps is None else [*whole.outline(avals).shapes, _kept(whole, avals, keeps)]
-    return [jax.core.ShapedArray(each.shape, each.dtype) for each in made]
+    kept = [] if keeps is None else [_keep_shape(whole, avals, keeps)]
+    return [jax.core.ShapedArray(each.shape, each.dtype) for each in [*whole.outline(avals).shapes, *kept]]
 
 
-def _kept(whole: WholeRun, leaves: Leaves, keeps: Marks) -> Any:
+def _keep_shape(whole: WholeRun, leaves: Leaves, keeps: Marks) -> Any:
     """The shape of what a run keeps; nothing where it waits for its transpose."""
     scripts = find_scripts(whole, leaves, keeps)
     return shape_struct((0,), np.int64) if scripts is None else scripts.kept
@@ -660,7 +660,7 @@ def _jvp(primals: Leaves, tangents: Leaves, *, whole: WholeRun, keeps: Any) -> t
     if keeps is not None or not later or not _has_adjoints(primals, whole, given):
         return _jvp_in_parts(primals, tangents, whole, keeps)
     *found, kept = whole_p.bind(*primals, whole=whole, keeps=given)
-    slopes = iter(slope_p.bind(*primals, kept, *marked(tangents, given), whole=whole, keeps=given))
+    slopes = iter(slope_p.bind(*primals, kept, *pick(tangents, given), whole=whole, keeps=given))
     zeros = (ad.Zero(jax.typeof(leaf).to_tangent_aval()) for leaf in found)
     return found, [next(slopes) if is_real(leaf) else zero for leaf, zero in zip(found, zeros, strict=True)]
 
@@ -674,7 +674,7 @@ def _has_adjoints(primals: Leaves, whole: WholeRun, keeps: Marks) -> bool:
     consts, start, controls = whole.split(list(map(shape_of, primals)))
     try:
         adjoint_of(whole.begin, (*whole.split(keeps)[0], *map(is_real, start)), [*consts, *start])
-        steps = adjoint_of(whole.spec, _moving(whole, keeps, outline), [*consts, *outline.carry, *controls])
+        steps = adjoint_of(whole.spec, _moving_leaves(whole, keeps, outline), [*consts, *outline.carry, *controls])
     except LoweringError:
         return False
     return steps.keeps_on_the_way
@@ -682,10 +682,10 @@ def _has_adjoints(primals: Leaves, whole: WholeRun, keeps: Marks) -> bool:
 
 def _jvp_in_parts(primals: Leaves, tangents: Leaves, whole: WholeRun, keeps: Any) -> tuple[list[Any], list[Any]]:
     real = [is_real(leaf) for leaf in primals]
-    along = [ad.instantiate_zeros(each) for each in marked(tangents, real)]  # type: ignore[no-untyped-call]  # JAX has no types
+    along = [ad.instantiate_zeros(each) for each in pick(tangents, real)]  # type: ignore[no-untyped-call]  # JAX has no types
     found, slopes = jax.jvp(
         lambda *values: _in_parts(*replace_leaves(list(primals), real, values), whole=whole, keeps=keeps),
-        marked(primals, real),
+        pick(primals, real),
         along,
     )
     zeros = (ad.Zero(jax.typeof(leaf).to_tangent_aval()) for leaf in found)
@@ -695,7 +695,7 @@ def _jvp_in_parts(primals: Leaves, tangents: Leaves, whole: WholeRun, keeps: Any
 
 def _slopes_in_parts(*leaves: Any, whole: WholeRun, keeps: Marks) -> list[Any]:
     primals, along = leaves[: len(keeps)], leaves[len(keeps) + 1 :]
-    found: list[Any] = jax.jvp(_reals_in_parts(primals, whole, keeps), marked(primals, keeps), list(along))[1]
+    found: list[Any] = jax.jvp(_reals_in_parts(primals, whole, keeps), pick(primals, keeps), list(along))[1]
     return found
 
 
@@ -711,25 +711,25 @@ def _reals_in_parts(primals: Leaves, whole: WholeRun, keeps: Marks) -> Callable[
 def _pull_in_parts(*leaves: Any, whole: WholeRun, keeps: Marks, some: Marks) -> list[Any]:
     primals, given = leaves[: len(keeps)], leaves[len(keeps) + 1 :]
     real = [each for each in whole.outline(primals).shapes if is_real(each)]
-    pull = jax.vjp(_reals_in_parts(primals, whole, keeps), *marked(primals, keeps))[1]
+    pull = jax.vjp(_reals_in_parts(primals, whole, keeps), *pick(primals, keeps))[1]
     return list(pull(fill_zeros(given, some, real, None, jnp)))
 
 
 def _transpose(cotangents: Leaves, *leaves: Any, whole: WholeRun, keeps: Marks) -> list[Any]:
     primals, kept = leaves[: len(keeps)], leaves[len(keeps)]
     some = tuple(not isinstance(each, ad.Zero) for each in cotangents)
-    given = marked(cotangents, some)
+    given = pick(cotangents, some)
     if kept.size:
         found = pull_p.bind(*primals, kept, *given, whole=whole, keeps=keeps, some=some)
     elif not any(isinstance(leaf, jax.core.Tracer) for leaf in (*primals, *given)):
-        found = placed(_with_fresh(_pull, primals, given, whole, keeps, some), primals)
+        found = place_arrays(_with_fresh(_pull, primals, given, whole, keeps, some), primals)
     else:
         found = _pull_in_parts(*primals, kept, *given, whole=whole, keeps=keeps, some=some)
     return [None] * (len(keeps) + 1) + list(found)
 
 
 def _pull_shapes(*avals: Any, whole: WholeRun, keeps: Marks, some: Marks) -> list[Any]:
-    return [jax.core.ShapedArray(each.shape, each.dtype) for each in marked(avals[: len(keeps)], keeps)]
+    return [jax.core.ShapedArray(each.shape, each.dtype) for each in pick(avals[: len(keeps)], keeps)]
 
 
 def _play_pull(*leaves: Any, whole: WholeRun, keeps: Marks, some: Marks) -> Any:
@@ -753,7 +753,7 @@ def _in_parts(*leaves: Any, whole: WholeRun, keeps: Any) -> list[Any]:
     """A run in parts keeps nothing: who transposes it, takes it in parts too, and would find a failed run here."""
     found = whole.in_parts(*leaves)
     if keeps is not None:
-        kept = _kept(whole, leaves, keeps)
+        kept = _keep_shape(whole, leaves, keeps)
         found = [*found, jnp.full(kept.shape, -1, kept.dtype)]
     return found
 
@@ -779,9 +779,9 @@ ad.primitive_transposes[slope_p] = _transpose
 
 def _jvp_of_parts(function: Callable[..., list[Any]], primals: Leaves, tangents: Leaves, **params: Any) -> Any:
     real = [is_real(leaf) for leaf in primals]
-    along = [ad.instantiate_zeros(each) for each in marked(tangents, real)]  # type: ignore[no-untyped-call]  # JAX has no types
+    along = [ad.instantiate_zeros(each) for each in pick(tangents, real)]  # type: ignore[no-untyped-call]  # JAX has no types
     return jax.jvp(
-        lambda *values: function(*replace_leaves(list(primals), real, values), **params), marked(primals, real), along
+        lambda *values: function(*replace_leaves(list(primals), real, values), **params), pick(primals, real), along
     )
 
 

@@ -263,7 +263,7 @@ REFLECTING = {"add": 2, "sub": 2, "mul": 2, "fma": 3, "neg": 1, "abs": 1, "sqrt"
 """Operations whose result is finite only where these many of their first arguments are: 0 * inf is NaN, 1/inf is 0."""
 
 
-def implied_finite(values: Iterable[Value]) -> set[Value]:
+def imply_finite(values: Iterable[Value]) -> set[Value]:
     """These values, and all that must be finite where these are."""
     implied: set[Value] = set()
     waiting = list(values)
@@ -296,7 +296,7 @@ def find_terms(value: Value, uses: Mapping[Value, int]) -> tuple[list[Value], li
 
 def least_terms(terms: Sequence[Value], known: Iterable[Value] = ()) -> list[Value]:
     """Terms that are finite, beside what is known to be, only where all of them are."""
-    made_of = implied_finite([*known, *(arg for term in terms for arg in term.args[: REFLECTING.get(term.op, 0)])])
+    made_of = imply_finite([*known, *(arg for term in terms for arg in term.args[: REFLECTING.get(term.op, 0)])])
     return [term for term in terms if term not in made_of]
 
 
@@ -332,7 +332,7 @@ def find_look(program: Program) -> Look | None:
         parts += [arg for arg in part.args if part.op == "and" and (uses[arg] == 1 or arg.op != "and")]
     places = [i for i in chosen if program.next_state[i].args[0] is condition]
     while True:
-        implied = implied_finite(program.next_state[i].args[1] for i in places)
+        implied = imply_finite(program.next_state[i].args[1] for i in places)
         if len(lasting := [i for i in places if program.state[i] in implied]) == len(places):
             break
         places = lasting

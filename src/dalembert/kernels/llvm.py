@@ -1066,7 +1066,7 @@ def count_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Workers:
+class LaneThreads:
     """Threads that call a native function, each for some vectors of `width` lanes."""
 
     def __init__(self, stride: int, width: int, threads: int | None = None):
@@ -1104,7 +1104,7 @@ class NativeSession:
     def __init__(self, name: str, function: Kernel, buffers: Buffers, width: int, threads: int | None):
         self.name, self.function, self.buffers, self.width = name, function, buffers, width
         self.words = buffers.lowered.words
-        self.workers = Workers(buffers.stride, width, threads)
+        self.workers = LaneThreads(buffers.stride, width, threads)
         self.threads = self.workers.threads
 
     def reserve(self, capacity: int) -> None:

@@ -90,7 +90,7 @@ def writing_limits() -> tuple[int, ...]:
     return MAX_SELECT_COST, MAX_UNROLLED_COST, *inline, MIN_LOOPED_ROWS, LONG_FOR_CERTAIN
 
 
-class Polynomials(Builder):
+class PolynomialBuilder(Builder):
     """A builder that knows its sums and products as polynomials, with sin^2 = 1 - cos^2: equal ones are one value.
 
     So w (1 + y^2) - y (y w) is w. It looks for this in equations that are solved to round-off alone: what is equal on
@@ -339,7 +339,7 @@ class Lowering:
 
     def apply_rule(self, name: str, params: Parameters, args: Arrays) -> Any:
         """What a primitive of `rules.RULES` makes of its arguments; no identities are looked for inside functions."""
-        if name not in elementary.FUNCTIONS or not isinstance(self.builder, Polynomials):
+        if name not in elementary.FUNCTIONS or not isinstance(self.builder, PolynomialBuilder):
             return rules.RULES[name](self.builder, params, *args)
         with self.builder.looking(False):
             results = rules.RULES[name](self.builder, params, *args)
@@ -351,7 +351,7 @@ class Lowering:
 
 def _call(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
     inner = next(value for value in params.values() if isinstance(value, core.ClosedJaxpr | core.Jaxpr))
-    if EQUATIONS in str(params.get("name", "")) and isinstance(lowering.builder, Polynomials):
+    if EQUATIONS in str(params.get("name", "")) and isinstance(lowering.builder, PolynomialBuilder):
         with lowering.builder.looking(True):
             return _call(lowering, params | {"name": ""}, args)
     builder = lowering.builder
@@ -472,7 +472,7 @@ def _is_looped(params: Parameters, long: bool) -> bool:
     rows = len(closed.jaxpr.invars) > sum(_scan_sizes(params)) or len(closed.jaxpr.outvars) > _scan_sizes(params)[1]
     if rows and (not long or params["reverse"]):
         return False
-    cost = _written_out(closed.jaxpr, {}) if rows else _cost(closed.jaxpr)
+    cost = _count_written_out(closed.jaxpr, {}) if rows else _cost(closed.jaxpr)
     return bool(params["length"] * cost > MAX_UNROLLED_COST)
 
 
@@ -577,7 +577,7 @@ def _cost(jaxpr: Any) -> int:
     return total
 
 
-def _written_out(jaxpr: Any, known: dict[int, int]) -> int:
+def _count_written_out(jaxpr: Any, known: dict[int, int]) -> int:
     """A rough count of the operations of a jaxpr, were everything written out: more than remain, by up to 20 times."""
     if id(jaxpr) not in known:
         total = 0
@@ -586,7 +586,7 @@ def _written_out(jaxpr: Any, known: dict[int, int]) -> int:
             if inner := [jaxpr for value in params.values() for jaxpr in _jaxprs_in(value)]:
                 times = params["length"] if name == "scan" and not _is_looped(params, long=False) else 1
                 times = 1 + sizes[0] if name == "columns" else times
-                total += times * sum(_written_out(each, known) for each in inner)
+                total += times * sum(_count_written_out(each, known) for each in inner)
             elif name == "eliminate":
                 rows, columns = equation.invars[1].aval.shape
                 total += 2 * rows * rows * (rows + columns)
@@ -600,7 +600,7 @@ def _written_out(jaxpr: Any, known: dict[int, int]) -> int:
 
 def count_operations(closed: core.ClosedJaxpr) -> int:
     """A rough count of the operations of a function: more than remain."""
-    return _written_out(closed.jaxpr, {})
+    return _count_written_out(closed.jaxpr, {})
 
 
 def count_equations(jaxpr: Any) -> int:
@@ -913,8 +913,8 @@ class ScalarFunction(NamedTuple):
         def read(value: Value) -> Value:
             return b.const(value.data, value.type) if value.op == "const" else known[value]
 
-        looks = isinstance(b, Polynomials) and (self.solved or b.looks)
-        with b.looking(looks) if isinstance(b, Polynomials) else nullcontext():
+        looks = isinstance(b, PolynomialBuilder) and (self.solved or b.looks)
+        with b.looking(looks) if isinstance(b, PolynomialBuilder) else nullcontext():
             for each in self.statements:
                 if isinstance(each, Value):
                     make = write.get(each.op) or partial(b.emit, each.op, each.type)
@@ -1135,7 +1135,7 @@ def lower(
     jaxprs, trees = (advance_jaxpr, observe_jaxpr), (consts, carry, control)
     known: dict[int, int] = {}
     try:
-        rough = sum(_written_out(each.jaxpr, known) for each in jaxprs)
+        rough = sum(_count_written_out(each.jaxpr, known) for each in jaxprs)
         long = any(getattr(each, "long", False) for each in (advance, observe))
         if long or rough > LONG_FOR_CERTAIN * MAX_INLINE_OPERATIONS:
             raise OperationsExceeded("the step is much too long to be written out")
@@ -1156,7 +1156,7 @@ def _lower(
     budget: int,
     routines: Routines | None,
 ) -> tuple[Lowering, Program]:
-    builder = Polynomials(budget)
+    builder = PolynomialBuilder(budget)
     (advance_jaxpr, observe_jaxpr), lowering = jaxprs, Lowering(builder, routines=routines)
 
     def sources(tree: Any, op: str, block: Block) -> Arrays:
@@ -1209,13 +1209,13 @@ def optimise(program: Program) -> None:
     shorten_looks(program)
     fuse_products(program)
     remove_dead_code(program)
-    made = set(_made_at_top(program))
+    made = set(_values_at_top(program))
     program.notes = [value if value in made or (value and value.op == "const") else None for value in program.notes]
     for block in all_blocks(program):  # what calls gave holds their traces, and is not asked for any more
         block.table = {key: found for key, found in block.table.items() if isinstance(key[0], str)}
 
 
-def _made_at_top(program: Program) -> Iterator[Value]:
+def _values_at_top(program: Program) -> Iterator[Value]:
     """What is known when a step ends: inputs, state, and all that is made outside of loops, branches and functions."""
     yield from (*program.constants, *program.controls, *program.state)
     for statement in (*program.setup.statements, *program.advance.statements):
@@ -1557,7 +1557,7 @@ def take_solution(like: Any) -> Any:
     return tape.given.pop(0)
 
 
-def noted(find: Callable[[], Any], like: Any) -> Any:
+def note_value(find: Callable[[], Any], like: Any) -> Any:
     """A value that has no derivative: found by the step forwards, and taken from there by the step backwards."""
     known = take_solution(like)
     value = find() if known is None else known

@@ -1,6 +1,6 @@
 """Short calls: what all arguments of a kind have in common is found once, and a call then costs microseconds.
 
-A `Problem` is described, lowered and laid out anew at every call, and that takes longer than many a run. A `Plan` is
+A `Problem` is described, lowered and laid out anew at every call: longer than many a run. A `CallPlan` is
 what problems with the same functions, structures, shapes and types share: native code, and where the words of their
 arguments and records lie. `evaluate` and `compile_function`, runs of no steps, go by plans, and so does a `Chain`: one
 trajectory that begins by one program and advances by another, whose words go from buffer to buffer as they are.
@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import cuda, llvm
-from .adjoints import Marks, marked, real_marks
+from .adjoints import Marks, pick, real_marks
 from .cuda import BLOCK_THREADS, cuda_kernel
 from .execute import (
     CHUNK_SECONDS,
@@ -41,7 +41,7 @@ from .execute import (
     runs_natively,
 )
 from .ir import LoweringError
-from .llvm import NativeSession, Workers, best_width, call_line, native_function, script_player
+from .llvm import LaneThreads, NativeSession, best_width, call_line, native_function, script_player
 from .problem import (
     Advance,
     Kernel,
@@ -101,7 +101,7 @@ TILE_LANES = 512
 """Lanes that go through all programs before the next do: their words stay in the cache of a processor."""
 
 
-class Plan:
+class CallPlan:
     """Native code for problems of one kind, and where the words of their constants, carry and records lie."""
 
     def __init__(self, session: NativeSession):
@@ -211,7 +211,7 @@ def view_leaves(
 _plans: OrderedDict[Any, Any] = OrderedDict()
 
 
-def remembered(key: Any, make: Callable[[], Result]) -> Result | None:
+def remember(key: Any, make: Callable[[], Result]) -> Result | None:
     """What `make` made for this key at some time; None where it has no native code."""
     found: Result | None
     try:
@@ -346,7 +346,7 @@ def words_of(parts: tuple[Any, ...]) -> tuple[Any, list[Numbers]] | None:
 def find_plan(
     function: Observe, consts: Any, carry: Any, lanes: int | None = None, axes: Any = None,
     check: Callable[[], None] = lambda: None,
-) -> tuple[Plan, list[Numbers]] | None:  # fmt: skip
+) -> tuple[CallPlan, list[Numbers]] | None:  # fmt: skip
     """The plan of function(consts, carry) with the leaves of both; None where it is not for native code.
 
     `check` is called before the first of a kind is made: it may refuse.
@@ -361,19 +361,19 @@ def find_plan(
     if found is None:
         return None
 
-    def make() -> Plan:
+    def make() -> CallPlan:
         check()
         return plan_of(keep_carry, function, consts, carry, lanes=lanes, axes=axes)
 
-    plan = remembered((function, type(consts) is tuple, found[0], lanes, axes), make)
+    plan = remember((function, type(consts) is tuple, found[0], lanes, axes), make)
     return None if plan is None else (plan, found[1])
 
 
-def plan_of(advance: Advance, observe: Observe, consts: Any, carry: Any, controls: Any = None, **options: Any) -> Plan:
+def plan_of(advance: Advance, observe: Observe, consts: Any, carry: Any, controls: Any = None, **axes: Any) -> CallPlan:
     """The plan of a problem."""
-    session = open_session(make_problem(advance, observe, consts, carry, controls, **options), "llvm", threads=1)[0]
+    session = open_session(make_problem(advance, observe, consts, carry, controls, **axes), "llvm", threads=1)[0]
     assert isinstance(session, NativeSession)
-    return Plan(session)
+    return CallPlan(session)
 
 
 def evaluate(
@@ -407,7 +407,7 @@ def run_rows(
         given = concrete_leaves([*leaves, *rows])
         if given is not None and len(rows[0]) <= SHORT_STEPS:
             key = (advance, observe, structure, form, shapes_of(given))
-            plan = remembered(key, lambda: plan_of(advance, observe, consts, carry, controls))
+            plan = remember(key, lambda: plan_of(advance, observe, consts, carry, controls))
             if plan is not None:
                 return plan.run(given[: len(leaves)], given[len(leaves) :])
     problem = make_problem(advance, observe, consts, carry, controls, lanes=lanes, axes=(None, 0, 0) if lanes else None)
@@ -428,7 +428,7 @@ class Repeated:
     ):  # fmt: skip
         self.functions, self.controls, self.lanes, self.axes = (begin, advance, observe), controls, lanes, axes
         self.saves, self.every, self.backend = saves, every, backend
-        self.plans: tuple[Plan, Plan, NativeSession] | None = None
+        self.plans: tuple[CallPlan, CallPlan, NativeSession] | None = None
 
     def __call__(self, consts: Any, start: Any) -> tuple[Any, Any]:
         if self.plans is None:
@@ -466,7 +466,7 @@ class Repeated:
                 open_session(problem, "auto")[0],
             )
             if found is not None and isinstance(session, NativeSession) and found[0].stride == session.buffers.stride:
-                self.plans = found[0], Plan(session), session
+                self.plans = found[0], CallPlan(session), session
         return result.carry, result.records
 
 
@@ -502,13 +502,13 @@ class HostLanes:
     is doubtful runs too, and is not looked at.
     """
 
-    def __init__(self, begin: Plan, steps: Plan, control_axes: list[bool], watch: Watch):
+    def __init__(self, begin: CallPlan, steps: CallPlan, control_axes: list[bool], watch: Watch):
         self.begin, self.steps, self.control_axes, self.watch = begin, steps, control_axes, watch
         assert steps.lanes is not None
         self.lanes, self.stride = steps.lanes, steps.stride
         self.status = steps.carry[watch.status(steps.carry_tree.unflatten(range(len(steps.carry))))][0]
         self.mark = steps.record[watch.marks(steps.record_tree.unflatten(range(len(steps.record))))][0]
-        self.workers = Workers(self.stride, steps.width, None if self.lanes >= SHORT_STEPS else 1)
+        self.workers = LaneThreads(self.stride, steps.width, None if self.lanes >= SHORT_STEPS else 1)
         self.play, self.scripts = script_player()[0], cast("dict[Any, list[Words]]", {})
         self.room: Words | None = None  # for the words of starts: warm memory
         self.pace = 0.0  # seconds of this thread in a step of all lanes, as the last call went: others may be busy
@@ -618,7 +618,7 @@ def find_host_lanes(
         return _make_host_lanes(functions, trees, lanes, axes, watch)
 
     key = (functions, tuple(tree for _, tree in flat), lanes, axes, tuple(map(shapes_of, given)))
-    chain = remembered(key, make)
+    chain = remember(key, make)
     return None if chain is None else (partial(chain, blocks=blocks), given)
 
 
@@ -671,7 +671,7 @@ class SlopeLanes:
         plain = make_problem(advance, observe, consts, loop, controls).lower()
         self.directions = ways = Directions(None, directions, lambda: plain.operations)
         each = zip((consts, start), (moving, real_marks(start)), strict=True)
-        pairs = [(tree, [self._zeros(leaf) for leaf in marked(jax.tree.leaves(tree), part)]) for tree, part in each]
+        pairs = [(tree, [self._zeros(leaf) for leaf in pick(jax.tree.leaves(tree), part)]) for tree, part in each]
         carries = (*real_marks(start), *[False] * len(jax.tree.leaves(controls)))
         pushed = (
             _SlopeJudge(judge),
@@ -727,7 +727,7 @@ def find_slope_lanes(
         return SlopeLanes(functions, trees, moving, directions, watch)
 
     key = (functions, tuple(tree for _, tree in flat), moving, directions, tuple(map(shapes_of, given)))
-    found = remembered(key, make)
+    found = remember(key, make)
     return None if found is None else (found, given)
 
 
@@ -819,7 +819,9 @@ class PlacedLoop:
         if backend == "cuda":
             self.kernel = cuda_kernel(self.lowered, self.layout)
             return
-        self.workers = Workers(-(-lanes // self.width) * self.width, self.width, None if lanes >= SHORT_STEPS else 1)
+        self.workers = LaneThreads(
+            -(-lanes // self.width) * self.width, self.width, None if lanes >= SHORT_STEPS else 1
+        )
         given = self.lowered, self.layout, self.width
         self._compile = (
             partial(native_function, *given) if pool is None else pool.submit(native_function, *given).result
@@ -934,7 +936,7 @@ class Chain:
     words. The record of `judge` begins with whether all is well. u is the control of the first step.
     """
 
-    def __init__(self, judge: Plan, begin: Plan, steps: Plan, watch: Watch):
+    def __init__(self, judge: CallPlan, begin: CallPlan, steps: CallPlan, watch: Watch):
         self.judge, self.begin, self.steps, self.watch = judge, begin, steps, watch
         self.play, self.scripts = script_player()[0], cast("dict[Any, tuple[Words, tuple[int, int, int]]]", {})
         self.judged = 8 * judge.shared - len(judge.captured)
@@ -1075,7 +1077,7 @@ def find_chain(
         return Chain(of_judge[0], of_begin[0], plan_of(advance, observe, consts, loop, controls), watch)
 
     key = (begin, advance, observe, of_consts[0], start_tree, control_tree, shapes_of(given))
-    chain = remembered(key, make)
+    chain = remember(key, make)
     return None if chain is None else (chain, of_consts[1], given[:n], given[n:])
 
 

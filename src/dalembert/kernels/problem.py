@@ -260,7 +260,7 @@ class Problem:
         trees = (self.const_tree, self.carry_tree, self.control_tree)
         leaves, structure = jax.tree.flatten(trees)
         shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
-        key = (_hashable(self.advance), _hashable(self.observe), structure, shapes, budget)
+        key = (_hash_key(self.advance), _hash_key(self.observe), structure, shapes, budget)
 
         def trace() -> LoweredProgram:
             return lower(self.advance, self.observe, *trees, budget=budget)
@@ -344,7 +344,7 @@ class _Identity:
         return isinstance(other, _Identity) and self.it is other.it
 
 
-def _hashable(function: Any) -> Any:
+def _hash_key(function: Any) -> Any:
     try:
         hash(function)
     except TypeError:

@@ -39,8 +39,8 @@ from .adjoints import (
     find_adjoint,
     is_real,
     kept_leaves,
-    marked,
     memory,
+    pick,
     real_leaves,
     real_marks,
     replace_leaves,
@@ -182,7 +182,7 @@ def _rows(spec: RunSpec, records: Leaves, many: bool, add: bool) -> list[Any]:
     return [leaf[place] for leaf in records]
 
 
-def placed(found: Leaves, leaves: Leaves) -> Any:
+def place_arrays(found: Leaves, leaves: Leaves) -> Any:
     """What a run left as arrays of JAX, on the GPU where what it was given lies there."""
     return cuda.as_jax(found) if any(map(cuda.on_gpu, leaves)) else jax.device_put(cuda.to_host(found))
 
@@ -213,12 +213,12 @@ def _call_host(function: Callable[[Leaves], Leaves], shapes: Leaves, leaves: Lea
 
     def on_host(joined: Any, *others: Any) -> list[Any]:
         found = function(_mix(np.asarray(joined), others, leaves, given))
-        parts = [np.ravel(leaf) for leaf in marked(found, made)]
+        parts = [np.ravel(leaf) for leaf in pick(found, made)]
         rest = [leaf for leaf, joins in zip(found, made, strict=True) if not joins]
         return [np.concatenate([np.empty(0), *parts]), *rest]
 
-    joined = jnp.concatenate([jnp.empty(0), *(jnp.ravel(leaf) for leaf in marked(leaves, given))])
-    size = sum(each.size for each in marked(shapes, made))
+    joined = jnp.concatenate([jnp.empty(0), *(jnp.ravel(leaf) for leaf in pick(leaves, given))])
+    size = sum(each.size for each in pick(shapes, made))
     rest = [each for each, joins in zip(shapes, made, strict=True) if not joins]
     others = [leaf for leaf, joins in zip(leaves, given, strict=True) if not joins]
     found = jax.pure_callback(on_host, [shape_struct((size,), np.float64), *rest], joined, *others)
@@ -240,7 +240,7 @@ def _call_back(*leaves: Any, spec: RunSpec) -> Any:
     return _call_host(lambda given: cuda.to_host(_execute(spec, given)), [*carry, *records], leaves)
 
 
-run_p.def_impl(lambda *leaves, spec: placed(_execute(spec, leaves), leaves))
+run_p.def_impl(lambda *leaves, spec: place_arrays(_execute(spec, leaves), leaves))
 mlir.register_lowering(run_p, mlir.lower_fun(_call_back, multiple_results=True))
 
 
@@ -299,7 +299,7 @@ def _push(
     With `directions`, a slope has a row for each of them. The value is computed once, and so is what its derivative
     needs of it: the factors of a linear solve, say.
     """
-    moving = [leaf for tree, part in zip(trees, marks, strict=True) for leaf in marked(jax.tree.leaves(tree), part)]
+    moving = [leaf for tree, part in zip(trees, marks, strict=True) for leaf in pick(jax.tree.leaves(tree), part)]
 
     def on_moving(*values: Any) -> tuple[list[Any], Any]:
         rest, given = list(values), []
@@ -393,7 +393,7 @@ def _run_slopes(*leaves: Any, spec: RunSpec, moving: Marks, some: Marks, directi
     known = not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
     given = [np.asarray(leaf) for leaf in leaves] if known else leaves
     primals, xp = given[: len(moving)], np if known else jnp
-    slopes = fill_zeros(given[len(moving) :], some, marked(primals, moving), directions, xp)
+    slopes = fill_zeros(given[len(moving) :], some, pick(primals, moving), directions, xp)
     try:
         pushed = SlopeRun(spec.problem(primals), spec.split(moving), slopes, directions)
         run = run_on_host if known else bind_run
@@ -408,7 +408,7 @@ def _run_slopes(*leaves: Any, spec: RunSpec, moving: Marks, some: Marks, directi
         in_jax = _in_jax(spec, primals, moving)
 
         def push(*along: Any) -> list[Any]:
-            made: list[Any] = jax.jvp(in_jax, marked(primals, moving), list(along))[1]
+            made: list[Any] = jax.jvp(in_jax, pick(primals, moving), list(along))[1]
             return made
 
         return push(*slopes) if directions is None else jax.vmap(push)(*slopes)
@@ -494,7 +494,7 @@ class SlopeRun:
         own = (problem.const_axes, problem.carry_axes, problem.control_axes)
         for part, tree in enumerate((problem.consts, problem.carry, problem.controls)):
             leaves, structure = jax.tree.flatten(tree)
-            moving = [ways.spread(next(rest), varies, part == 2) for varies in marked(own[part], marks[part])]
+            moving = [ways.spread(next(rest), varies, part == 2) for varies in pick(own[part], marks[part])]
             numbers = [ways.repeat(leaf) if varies else leaf for leaf, varies in zip(leaves, own[part], strict=True)]
             trees.append((jax.tree.unflatten(structure, numbers), [slope for slope, _ in moving]))
             axes.append([*own[part], *(varies for _, varies in moving)])
@@ -555,9 +555,9 @@ def _jvp_of_run(primals: Leaves, tangents: Leaves, *, spec: RunSpec) -> tuple[li
     later = any(type(tangent).__name__ == "JaxprTracer" for tangent in tangents)
     found = run_p.bind(*primals, spec=replace(spec, keeps=moving) if later else spec)
     spec = replace(spec, keeps=None)
-    along = marked(tangents, moving)
+    along = pick(tangents, moving)
     some = tuple(not isinstance(tangent, ad.Zero) for tangent in along)
-    slopes = iter(slope_p.bind(*primals, *marked(along, some), spec=spec, moving=moving, some=some, directions=None))
+    slopes = iter(slope_p.bind(*primals, *pick(along, some), spec=spec, moving=moving, some=some, directions=None))
     zeros = (ad.Zero(jax.typeof(leaf).to_tangent_aval()) for leaf in found)
     return found, [next(slopes) if is_real(leaf) else zero for leaf, zero in zip(found, zeros, strict=True)]
 
@@ -584,7 +584,7 @@ def _jvp_of_slopes(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
         given = [next(new) if mark else leaf for leaf, mark in zip(primals, real, strict=True)]
         return _run_slopes(*given, **params)
 
-    return jax.jvp(on_reals, marked(primals, real), list(map(instantiate_zeros, marked(tangents, real))))
+    return jax.jvp(on_reals, pick(primals, real), list(map(instantiate_zeros, pick(tangents, real))))
 
 
 def _batch_slopes(
@@ -635,10 +635,10 @@ def _transpose_slopes(
         except LoweringError as error:
             announce_xla(spec.backend, error)
             whole = fill_zeros(given, known, _moved_shapes(spec, primals, moving), None, jnp)
-            found = marked(jax.vjp(_in_jax(spec, primals, moving), *marked(primals, moving))[1](whole), some)
+            found = pick(jax.vjp(_in_jax(spec, primals, moving), *pick(primals, moving))[1](whole), some)
         return found
 
-    given = marked(cotangents, known)
+    given = pick(cotangents, known)
     found = pull(*given) if directions is None else jax.vmap(pull)(*given)
     is_wanted: Any = ad.is_undefined_primal  # JAX does not annotate it
     wanted = map(is_wanted, leaves[len(moving) :])
@@ -667,8 +667,8 @@ def _pull_in_jax(
     primals, cotangents = leaves[: len(moving)], _cotangents(leaves, spec, moving, some, apart, jnp)
     spec = spec.plain
     if apart is not None and spec.lanes is None:
-        return marked(jax.vmap(_Transpose(spec, moving, primals).pull)(cotangents), wanted)
-    return marked(_Transpose(spec, moving, primals, apart=apart is not None).pull(cotangents), wanted)
+        return pick(jax.vmap(_Transpose(spec, moving, primals).pull)(cotangents), wanted)
+    return pick(_Transpose(spec, moving, primals, apart=apart is not None).pull(cotangents), wanted)
 
 
 def _cotangents(leaves: Leaves, spec: RunSpec, moving: Marks, some: Marks, apart: int | None, xp: Any) -> list[Any]:
@@ -698,14 +698,14 @@ def _pull(leaves: Leaves, spec: RunSpec, moving: Marks, some: Marks, wanted: Mar
     if native or gpu is not None:
         use: Any = lambda adjoint: adjoint.pull(primals, cotangents, apart is not None)
         try:
-            return marked(_with_adjoint(use, spec, moving, primals, pulls), wanted)
+            return pick(_with_adjoint(use, spec, moving, primals, pulls), wanted)
         except LoweringError:
             if native:
                 raise
     primals, cotangents = cuda.to_host((primals, cotangents))
     if pulls is not None:
         return _pull_in_jax(*leaves, spec=spec, moving=moving, some=some, wanted=wanted, apart=apart)
-    return marked(_Transpose(spec.plain, moving, primals, run_on_host, apart is not None).pull(cotangents), wanted)
+    return pick(_Transpose(spec.plain, moving, primals, run_on_host, apart is not None).pull(cotangents), wanted)
 
 
 def _pull_shapes(*avals: Any, spec: RunSpec, moving: Marks, some: Marks, wanted: Marks, apart: int | None) -> list[Any]:
@@ -714,7 +714,7 @@ def _pull_shapes(*avals: Any, spec: RunSpec, moving: Marks, some: Marks, wanted:
         many = (apart,) if apart is not None and not varies else ()
         if mark:
             shapes.append(jax.core.ShapedArray((*many, *aval.shape), aval.dtype))
-    return marked(shapes, wanted)
+    return pick(shapes, wanted)
 
 
 def _call_back_pull(*leaves: Any, **params: Any) -> Any:
@@ -729,7 +729,7 @@ def _jvp_of_pull(primals: Leaves, tangents: Leaves, **params: Any) -> Any:
         new = iter(values)
         return _pull_in_jax(*(next(new) if mark else leaf for leaf, mark in zip(primals, real, strict=True)), **params)
 
-    return jax.jvp(on_reals, marked(primals, real), list(map(instantiate_zeros, marked(tangents, real))))
+    return jax.jvp(on_reals, pick(primals, real), list(map(instantiate_zeros, pick(tangents, real))))
 
 
 def _batch_pull(
@@ -746,7 +746,7 @@ def _batch_pull(
         for leaf, dim in zip(leaves[count:], dims[count:], strict=True)
     ]
     primals = list(leaves[:count])
-    marks = marked(marked([mark for part in spec.axes for mark in part], moving), wanted)
+    marks = pick(pick([mark for part in spec.axes for mark in part], moving), wanted)
     if own is not None or any(dim is not None for dim in dims[:count]):
         primals, spec = _with_lanes(primals, dims[:count], spec, size)
         cotangents = cotangents if own is None else [leaf.reshape(size * own, *leaf.shape[2:]) for leaf in cotangents]
@@ -759,7 +759,7 @@ def _batch_pull(
     return found, [0] * len(found)
 
 
-transpose_p.def_impl(lambda *leaves, **params: placed(_pull(leaves, **params), leaves))
+transpose_p.def_impl(lambda *leaves, **params: place_arrays(_pull(leaves, **params), leaves))
 transpose_p.def_abstract_eval(_pull_shapes)
 mlir.register_lowering(transpose_p, mlir.lower_fun(_call_back_pull, multiple_results=True))
 ad.primitive_jvps[transpose_p] = _jvp_of_pull
@@ -816,7 +816,7 @@ class _Transpose:
     def _moving(self, part: int) -> list[tuple[Any, bool]]:
         """The moving leaves of the constants, the carry or the controls, and whether each lane has its own."""
         pairs = list(zip(jax.tree.leaves(self.trees[part]), self.spec.axes[part], strict=True))
-        return marked(pairs, self.marks[part])
+        return pick(pairs, self.marks[part])
 
     def _at(self, rows: Any) -> Any:
         return (slice(None),) * self.rows + (rows,)
@@ -921,7 +921,7 @@ class _Transpose:
         sparse = spec.every > 1
         advance = self.step
         many = () if self.lanes is None else (self.lanes,)
-        empty = [np.zeros((*many, *shape), dtype) for shape, dtype in marked(self.keeping.specs, self.keeping.used)]
+        empty = [np.zeros((*many, *shape), dtype) for shape, dtype in pick(self.keeping.specs, self.keeping.used)]
         forwards = KeepingAdvance(spec.advance, self.keeping)
         (last, _), kept = self._run(
             self._problem(forwards, kept_leaves, (carry, empty), controls, spec.axes[2]), steps, 1
@@ -966,14 +966,14 @@ def mark_slopes(good: Any, slopes: Any) -> Any:
     """
     leaves = jax.tree.leaves(slopes)
     real = list(map(is_real, leaves))
-    return replace_leaves(slopes, real, mark_p.bind(good, *marked(leaves, real), back=False))
+    return replace_leaves(slopes, real, mark_p.bind(good, *pick(leaves, real), back=False))
 
 
 def mark_values(good: Any, tree: Any) -> Any:
     """The tree as it is, with slopes that are NaN where `good` is not: see `mark_slopes`."""
     leaves = jax.tree.leaves(tree)
     real = list(map(is_real, leaves))
-    return replace_leaves(tree, real, hold_p.bind(good, *marked(leaves, real)))
+    return replace_leaves(tree, real, hold_p.bind(good, *pick(leaves, real)))
 
 
 def _mark(good: Any, *slopes: Any, back: bool) -> list[Any]:
@@ -993,7 +993,7 @@ def _mark_some(good: Any, slopes: Leaves, back: bool) -> list[Any]:
     some = [not isinstance(slope, ad.Zero) for slope in slopes]
     if not any(some):
         return list(slopes)
-    found = iter(mark_p.bind(good, *marked(slopes, some), back=back))
+    found = iter(mark_p.bind(good, *pick(slopes, some), back=back))
     return [next(found) if mark else slope for slope, mark in zip(slopes, some, strict=True)]
 
 
@@ -1022,7 +1022,7 @@ def _drop_unused(used: Sequence[bool], *given: Any) -> tuple[list[bool], Any]:
     if not any(used):
         return [False] * (1 + len(used)), None
     taken = [True, *used]
-    return taken, equation.replace(invars=marked(equation.invars, taken), outvars=marked(equation.outvars, used))
+    return taken, equation.replace(invars=pick(equation.invars, taken), outvars=pick(equation.outvars, used))
 
 
 mark_p.multiple_results = True

@@ -4,8 +4,8 @@ from .discretisation import check_difference as check_difference
 from .discretisation import check_discretisation as check_discretisation
 from .discretisation import check_regular as check_regular
 from .discretisation import chord_pair as chord_pair
-from .discretisation import consistent as consistent
-from .discretisation import deformed as deformed
+from .discretisation import is_consistent as is_consistent
+from .discretisation import deform_constraint as deform_constraint
 from .discretisation import from_difference as from_difference
 from .discretisation import invariant_pair as invariant_pair
 from .discretisation import moser_veselov as moser_veselov
@@ -13,7 +13,7 @@ from .discretisation import moser_veselov_fraction as moser_veselov_fraction
 from .discretisation import moser_veselov_impulse as moser_veselov_impulse
 from .discretisation import reduced_legendre as reduced_legendre
 from .discretisation import regularity_matrix as regularity_matrix
-from .discretisation import retracted as retracted
+from .discretisation import retracted_lagrangian as retracted_lagrangian
 from .distribution import Accessibility as Accessibility
 from .distribution import Ehresmann as Ehresmann
 from .distribution import Hamel as Hamel
@@ -29,7 +29,7 @@ from .invariant import block as block
 from .invariant import generators as generators
 from .invariant import inertia_of_mass as inertia_of_mass
 from .invariant import mass_tensor as mass_tensor
-from .invariant import symmetric as symmetric
+from .invariant import symmetric_matrix as symmetric_matrix
 from .mechanism import Mechanism as Mechanism
 from .mechanism import MechanismSystem as MechanismSystem
 from .mechanism import priority as priority
@@ -51,7 +51,7 @@ from .system import constraint_at as constraint_at
 from .system import drift_of as drift_of
 from .system import explain_singular as explain_singular
 from .system import feedback as feedback
-from .system import forced as forced
+from .system import with_force as with_force
 from .system import gradient as gradient
 from .system import in_group as in_group
 from .system import jacobian as jacobian
@@ -62,9 +62,9 @@ from .system import name_leaves as name_leaves
 from .system import metric_on_D as metric_on_D
 from .system import names_of as names_of
 from .system import observe as observe
-from .system import perturbed as perturbed
+from .system import perturb_constraint as perturb_constraint
 from .system import register_system as register_system
 from .system import split_unit as split_unit
-from .system import steered as steered
-from .system import unforced as unforced
+from .system import with_feedback as with_feedback
+from .system import without_forces as without_forces
 from .system import with_friction as with_friction

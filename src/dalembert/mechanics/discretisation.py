@@ -22,7 +22,7 @@ from ..numerics import find_root, own_value, require_instance, require_range, so
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Covector, Element, Float, Number, Scalar, Velocity
 from .invariant import InvariantSystem, LRSystem, block, generators, zero_rows
-from .system import MechanicalSystem, NonlinearSystem, constrained, gradient, jacobian
+from .system import MechanicalSystem, NonlinearSystem, gradient, jacobian, with_constraint
 
 Difference = Callable[[Group, Any, Any, Any], tuple[Element, Array]]  # rho(group, g0, g1, h) -> (g~, v)
 
@@ -125,7 +125,7 @@ class FiniteDifference:
         return before + ((1 - s) * tau.right_star(group, (1 - s) * xi, nu1) if s != 1 else jnp.zeros_like(xi))
 
 
-def deformed(system: MechanicalSystem, difference: FiniteDifference, h: Scalar) -> NonlinearSystem:
+def deform_constraint(system: MechanicalSystem, difference: FiniteDifference, h: Scalar) -> NonlinearSystem:
     """The system on D_h = {(g, xi): (g tau(-(1-s) h xi), xi) in D}, which the nodes "deformed" of a method keep.
 
     For s = 1/2 it is (88) of jimenez-scheurle.
@@ -137,7 +137,7 @@ def deformed(system: MechanicalSystem, difference: FiniteDifference, h: Scalar) 
         inner = system.group.compose(g, difference.retraction.tau(system.group, -ahead * xi))
         return system.residual(t - ahead, inner, xi)
 
-    return constrained(system, constraint, {"step": jnp.asarray(h, float)})
+    return with_constraint(system, constraint, {"step": jnp.asarray(h, float)})
 
 
 def check_difference(difference: Difference, group: Group, *, h: float = 0.1, seed: int = 0) -> None:
@@ -279,7 +279,7 @@ def _pair_with(group: Group, moved: Array) -> Array:
     return jnp.einsum("aij,ji->a", generators(group), carried)
 
 
-def retracted(retraction: Retraction) -> Callable[..., Array]:
+def retracted_lagrangian(retraction: Retraction) -> Callable[..., Array]:
     """l_d(W) = h l(tau^-1(W)/h)."""
 
     def reduced(W: Element, h: Scalar, system: InvariantSystem) -> Array:
@@ -370,7 +370,7 @@ def check_discretisation(pair: Discretisation, *, h: float = 0.1, t: float = 0.0
         )
 
 
-def consistent(
+def is_consistent(
     pair: Discretisation,
     difference: Difference,
     *,

@@ -589,7 +589,7 @@ def _derivatives(
 
 
 @lru_cache(maxsize=128)
-def _active(
+def _active_directions(
     rows: Any, group: Group, structure: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...]
 ) -> tuple[int, ...]:
     """The left-invariant directions along which the rows of such a system can vary, by their form.
@@ -715,7 +715,7 @@ def _closure(
     known is all that can be reached.
     """
     basis, n, ad = (null_basis(begin[0]), echelon(begin[0])[1]), group.dim, _structure_constants(group)
-    active = _active(rows, group, *kind)
+    active = _active_directions(rows, group, *kind)
     last = next(k for k in range(depth) if k == depth - 1 or len(active) ** (k + 1) > MAX_DERIVATIVES)
     vectors = np.zeros((1 + NEIGHBOURS, 0, n))
     ranks: list[list[int]] = []

@@ -22,7 +22,7 @@ from ..groups import Group
 from ..kernels import compile_function, evaluate
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Covector, Element, Float, LinearMap, Number, Parameters, Scalar, Velocity
-from .system import MechanicalSystem, Names, of_part, recognised, shaped
+from .system import MechanicalSystem, Names, of_part, require_shape, unify
 
 Reals = NDArray[np.float64]
 Structure = tuple[tuple[float | None, ...], ...]
@@ -65,8 +65,8 @@ class InvariantSystem(MechanicalSystem):
         else:
             columns, rows = np.eye(n), np.zeros((0, n))
         self.group = group
-        self.inertia = symmetric(inertia, n, "inertia")
-        self.potential, self.parameters = recognised(potential), parameters
+        self.inertia = symmetric_matrix(inertia, n, "inertia")
+        self.potential, self.parameters = unify(potential), parameters
         self._entries = numerics.array(columns), numerics.array(rows)
         self._structure = _structure(columns), _structure(rows)
         self.names = Names.read(names, self)
@@ -109,7 +109,7 @@ class InvariantSystem(MechanicalSystem):
         if self.potential is None:
             return kinetic
         words = "potential(t, g, p)"
-        return kinetic - shaped(words, numerics.own_value(words, self.potential, t, g, self.parameters), ())
+        return kinetic - require_shape(words, numerics.own_value(words, self.potential, t, g, self.parameters), ())
 
     def A(self, t: Scalar, g: Element) -> LinearMap:
         return self.annihilator
@@ -236,7 +236,7 @@ def block(matrix: Any) -> Array:
     return cast(Array, jax.scipy.linalg.block_diag(*matrix) if isinstance(matrix, tuple) else matrix)
 
 
-def symmetric(value: Any, size: int, what: str) -> Array:
+def symmetric_matrix(value: Any, size: int, what: str) -> Array:
     """`value` as a symmetric positive definite matrix, or a clear error; three moments mean a diagonal matrix."""
     matrix = numerics.real(what, value)
     matrix = numerics.diagonal(matrix) if matrix.shape == (size,) else matrix

@@ -144,7 +144,7 @@ class Parts:
     @cached_property
     def rate_names(self) -> tuple[str, ...]:
         """The names of the rates of the coordinates, then the speeds of free bodies along their headings."""
-        moving = _moving(self)
+        moving = _free_joints(self)
         tails = [f" {self.bodies[self.joints.index(joint)]}" for joint in moving] if moving[1:] else [""]
         return (*(f"{name} rate" for name in self.coordinate_names), *(f"speed{tail}" for tail in tails[: len(moving)]))
 
@@ -650,13 +650,13 @@ def _rates(parts: Parts, p: Any, g: Element, xi: Velocity) -> Array:
 
     q, rate = jax.jvp(moved, (jnp.zeros(()),), (jnp.ones(()),))
     speeds = []
-    for joint in _moving(parts):
+    for joint in _free_joints(parts):
         x, yaw = names.index(joint.names[0]), q[names.index(joint.names[2 if joint.kind == "planar" else 3])]
         speeds.append(jnp.cos(yaw) * rate[x] + jnp.sin(yaw) * rate[x + 1])
     return jnp.concatenate([rate, jnp.stack(speeds)]) if speeds else rate
 
 
-def _moving(parts: Parts) -> list[Joint]:
+def _free_joints(parts: Parts) -> list[Joint]:
     """The joints of bodies that move freely over the ground: each has a speed."""
     return [parts.joints[k] for k in parts.order() if parts.joints[k].kind in ("free", "planar")]
 
@@ -720,7 +720,9 @@ class MechanismSystem(System):
     @property
     def shape_names(self) -> tuple[str, ...]:
         """The coordinates that show how the mechanism is bent: all but place, heading and the angles of wheels."""
-        placed = {joint.names[k] for joint in _moving(self.parts) for k in (0, 1, 2 if joint.kind == "planar" else 3)}
+        placed = {
+            joint.names[k] for joint in _free_joints(self.parts) for k in (0, 1, 2 if joint.kind == "planar" else 3)
+        }
         return tuple(
             name for joint in self.parts.joints if not joint.spins for name in joint.names if name not in placed
         )
@@ -735,7 +737,7 @@ class MechanismSystem(System):
         """The SI units of coordinates, rates and loads by their names."""
         units = [unit for k in self.parts.order() for unit in COORDINATE_UNITS[self.parts.joints[k].kind]]
         found = dict(zip(self.coordinate_names, units, strict=True))
-        rates = [*(f"{unit} s-1" for unit in units), *("m s-1" for _ in _moving(self.parts))]
+        rates = [*(f"{unit} s-1" for unit in units), *("m s-1" for _ in _free_joints(self.parts))]
         found |= dict(zip(self.rate_names, rates, strict=True))
         found |= {name: "N m" if " torque " in name else "N" for name in self.load_names}
         return found | {each.name: each.unit for each in self.inputs or ()}
@@ -835,7 +837,7 @@ def _assemble(drawing: Drawing, given: Mapping[int, float], near: Any = None) ->
         if not phi.size or np.abs(phi).max() < 1e-13 * (1.0 + np.abs(q).max()):
             return g
         if not step and near is None:
-            loose = _independent(slope.T, [k for k in reversed(drawing.priority) if k not in given])
+            loose = _first_rows(slope.T, [k for k in reversed(drawing.priority) if k not in given])
         change = np.linalg.lstsq(slope[:, loose], -phi, rcond=RANK)[0] if loose else np.zeros(0)
         if not np.isfinite(change).all() or np.abs(change).max(initial=0.0) < 1e-15 * (1.0 + np.abs(q).max()):
             break
@@ -871,7 +873,7 @@ def _find_start(
     everything, count = np.concatenate([rows, rates]), len(rows)
     order = [*range(count), *(count + k for k in wanted), *(count + k for k in drawing.priority if k not in wanted)]
     alike = last is not None and _are_first(everything, order, last.chosen)
-    chosen = last.chosen if last is not None and alike else _independent(everything, order)
+    chosen = last.chosen if last is not None and alike else _first_rows(everything, order)
     if lost := [name for k, name in enumerate(loads) if k not in chosen]:
         raise InvalidInput(
             f"in this configuration the constraints of {' and '.join(lost)} follow from the others, and next to it "
@@ -900,7 +902,7 @@ def _velocity(system: MechanismSystem, start: Start, given: Mapping[int, float])
 
 
 def _are_first(rows: Any, order: list[int], guess: list[int]) -> bool:
-    """Whether so many of these rows as there are columns are those that `_independent` finds: a third of its time."""
+    """Whether so many of these rows as there are columns are those that `_first_rows` finds: a third of its time."""
     if len(guess) < rows.shape[1] or not set(guess) <= set(order):
         return False
     places = np.array([order.index(k) for k in guess])
@@ -913,7 +915,7 @@ def _are_first(rows: Any, order: list[int], guess: list[int]) -> bool:
     return bool(far[places].all()) and int(far.sum()) == len(guess)
 
 
-def _independent(rows: Any, order: list[int]) -> list[int]:
+def _first_rows(rows: Any, order: list[int]) -> list[int]:
     """The first of these rows that are linearly independent, at most as many as there are columns."""
     places = np.array(order, int)[np.linalg.norm(rows[order], axis=1) > 0.0]
     left = rows[places] / np.linalg.norm(rows[places], axis=1)[:, None]  # less their parts along those chosen
@@ -1797,7 +1799,7 @@ def _without_redundant(parts: Parts, p: Any) -> Parts:
     independent = np.zeros(len(names), bool)
     for k in order:
         before = [i for i in order[: order.index(k)] if independent[i]]
-        independent[k] = any(k in _independent(rows, [*before, k]) for rows in samples[1:] or samples)
+        independent[k] = any(k in _first_rows(rows, [*before, k]) for rows in samples[1:] or samples)
     if (held := int(independent.sum())) >= parts.group.dim:
         raise InvalidInput(
             f"{parts.name} cannot move: its {parts.group.dim} freedoms are held by {held} independent constraints "

@@ -87,7 +87,7 @@ def tangency(group: Group, phi: Phi, t: Scalar, g: Element) -> tuple[Float[Array
     return rows, jax.jvp(lambda s: phi(s, g), (time,), (jnp.ones_like(time),))[1]
 
 
-def nearest(group: Group, phi: Phi, metric: Float[Array, "n n"], t: Scalar, g: Element) -> tuple[Element, Root]:
+def nearest_point(group: Group, phi: Phi, metric: Float[Array, "n n"], t: Scalar, g: Element) -> tuple[Element, Root]:
     """The configuration g exp(eta) with phi = 0 and the least <M eta, eta>, by Newton's method on M eta = (d phi)^T nu.
 
     It begins with the step of least length that solves the linearised constraint, as projection methods do (Hairer,
@@ -507,7 +507,7 @@ class MechanicalSystem:
         if not made.clear:
             return None
         group.refuse(g, *made.flaws)
-        time, there, velocity, covector = map(fixed, (point[0], made.g, made.xi, made.momentum))
+        time, there, velocity, covector = map(freeze, (point[0], made.g, made.xi, made.momentum))
         return State(time, there, velocity, covector, velocity, group)
 
     @property
@@ -837,7 +837,7 @@ def _project(system: MechanicalSystem, t: Scalar, g: Element, xi: Array) -> Arra
 
 @compile_function
 def _nearest(system: MechanicalSystem, t: Scalar, g: Element) -> tuple[Element, Array]:
-    there, root = nearest(system.group, system.phi, system.metric(t, g, jnp.zeros(system.group.dim)), t, g)
+    there, root = nearest_point(system.group, system.phi, system.metric(t, g, jnp.zeros(system.group.dim)), t, g)
     return there, root.converged
 
 
@@ -911,7 +911,7 @@ def read_only(tree: Any) -> Any:
     return fix(tree) if isinstance(tree, np.ndarray) else jax.tree.map(fix, tree)
 
 
-def fixed(tree: Any) -> Any:
+def freeze(tree: Any) -> Any:
     """Arrays of our own, which nobody can change from now on."""
     for leaf in (tree,) if type(tree) is np.ndarray else jax.tree.leaves(tree):
         leaf.setflags(write=False)
@@ -1070,12 +1070,12 @@ def _tangency(system: MechanicalSystem, t: Scalar, g: Element) -> tuple[Array, A
 
 
 @lru_cache(maxsize=128)
-def _traced_once(function: Callable[..., Array], words: str, kinds: str = "iuf") -> Callable[..., Array]:
+def _trace_once(function: Callable[..., Array], words: str, kinds: str = "iuf") -> Callable[..., Array]:
     """The function as one call: a step differentiates a Lagrangian thirty times, but JAX then traces it once."""
     return jax.jit(wraps(function)(partial(own_value, words, function, kinds=kinds)))
 
 
-def shaped(words: str, value: Array, shape: tuple[int, ...] | str, is_good: bool = False) -> Array:
+def require_shape(words: str, value: Array, shape: tuple[int, ...] | str, is_good: bool = False) -> Array:
     """A value of a user's function, refused where it has another shape: JAX would spread a number over a vector."""
     if value.shape != shape and not is_good:
         many = ". Parameters with a leading axis are many systems: jax.vmap around simulate, or da.ensemble"
@@ -1118,7 +1118,7 @@ def _takes(system: System, width: int) -> bool:
     return bool(made.shape == (n,))
 
 
-def recognised(function: Any) -> Any:
+def unify(function: Any) -> Any:
     """The one object for all functions that the same code builds; as it is where it closes over traced numbers."""
     found = recognise(function) if isinstance(function, OWN_FUNCTIONS) else None
     return function if found is None or found[1] else found[0].function
@@ -1245,7 +1245,7 @@ class System(MechanicalSystem):
 
     def L(self, t: Scalar, g: Element, xi: Velocity) -> Number:
         words = "lagrangian(t, g, xi, p)"
-        return shaped(words, _traced_once(self.lagrangian, words, "f")(t, g, xi, self.parameters), ())
+        return require_shape(words, _trace_once(self.lagrangian, words, "f")(t, g, xi, self.parameters), ())
 
     def A(self, t: Scalar, g: Element) -> LinearMap:
         rows = self._rows(t, g)
@@ -1265,16 +1265,16 @@ class System(MechanicalSystem):
         words, n = "holonomic(t, g, p)", self.group.dim
         value = own_value(words, self.holonomic, t, g, self.parameters)
         allowed = f"(k,) with k < {n}, one entry for each holonomic constraint on {self.group}"
-        return shaped(words, value, allowed, value.ndim == 1 and value.shape[0] < n)
+        return require_shape(words, value, allowed, value.ndim == 1 and value.shape[0] < n)
 
     def _rows(self, t: Scalar, g: Element) -> Array:
         """The nonholonomic rows of A."""
         if self.constraint is None:
             return jnp.zeros((0, self.group.dim))
         words, n, room = "constraint(t, g, p)", self.group.dim, self.group.dim - self.holonomic_constraints
-        rows = _traced_once(self.constraint, words)(t, g, self.parameters)
+        rows = _trace_once(self.constraint, words)(t, g, self.parameters)
         allowed = f"(m, {n}) with m < {room}, one row for each constraint on xi in the algebra of {self.group}"
-        return shaped(words, rows, allowed, rows.ndim == 2 and rows.shape[1] == n and rows.shape[0] < room)
+        return require_shape(words, rows, allowed, rows.ndim == 2 and rows.shape[1] == n and rows.shape[0] < room)
 
     def _drift(self, t: Scalar, g: Element) -> Array:
         """The entries of b for the nonholonomic rows."""
@@ -1282,7 +1282,7 @@ class System(MechanicalSystem):
         if self.drift is None:
             return jnp.zeros(m)
         value = own_value("drift(t, g, p)", self.drift, t, g, self.parameters)
-        return shaped("drift(t, g, p)", value, f"({m},), one entry a constraint row", value.shape == (m,))
+        return require_shape("drift(t, g, p)", value, f"({m},), one entry a constraint row", value.shape == (m,))
 
     def F(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> Covector:
         if self.force is None:
@@ -1298,7 +1298,7 @@ class System(MechanicalSystem):
             if self.inputs is None and u is None:
                 raise InvalidInput(f"{UNKNOWN_INPUTS} ({error})") from error
             raise
-        return shaped(words, value, (self.group.dim,))
+        return require_shape(words, value, (self.group.dim,))
 
 
 @register_system(FUNCTIONS, ("group", "inputs", "names"))
@@ -1324,7 +1324,7 @@ class NonlinearSystem(System):
         words, n = "constraint(t, g, xi, p)", self.group.dim
         value = own_value(words, self.constraint, t, g, xi, self.parameters)
         allowed = f"(m,) with m < {n}, one entry for each constraint on xi in the algebra of {self.group}"
-        value = shaped(words, value, allowed, value.ndim == 1 and value.shape[0] < n)
+        value = require_shape(words, value, allowed, value.ndim == 1 and value.shape[0] < n)
         return value - self.drift(t, g, self.parameters) if self.drift is not None else value
 
     def rows(self, t: Scalar, g: Element) -> Callable[[Array], Array]:
@@ -1372,7 +1372,7 @@ class NonlinearSystem(System):
         return jnp.where(root.converged, root.x[:n], jnp.nan)
 
 
-def perturbed(system: MechanicalSystem, g: Callable[..., Array], delta: Scalar = 1.0) -> NonlinearSystem:
+def perturb_constraint(system: MechanicalSystem, g: Callable[..., Array], delta: Scalar = 1.0) -> NonlinearSystem:
     """The system with its constraint perturbed to A xi - b + delta g(t, q, xi) = 0, where g(t, q, xi) -> (m,).
 
     This is Remark 6.1, (91) to (96), of jimenez-scheurle. The `parameters` of the result are {"system", "delta"}, so an
@@ -1383,10 +1383,10 @@ def perturbed(system: MechanicalSystem, g: Callable[..., Array], delta: Scalar =
         system: MechanicalSystem = p["system"]
         return system.residual(t, q, xi) + jnp.asarray(p["delta"]) * jnp.asarray(g(t, q, xi))
 
-    return constrained(system, constraint, {"delta": jnp.asarray(delta, float)})
+    return with_constraint(system, constraint, {"delta": jnp.asarray(delta, float)})
 
 
-def constrained(
+def with_constraint(
     system: MechanicalSystem, constraint: Callable[..., Array], parameters: dict[str, Array]
 ) -> NonlinearSystem:
     both, names = {"system": system, **parameters}, system.names and replace(system.names, constraints=())
@@ -1428,7 +1428,7 @@ class VectorField(MechanicalSystem):
 
     def b(self, t: Scalar, g: Element) -> Float[Array, " m"]:
         words = "field(t, g, p)"
-        return shaped(words, own_value(words, self.field, t, g, self.parameters), (self.group.dim,))
+        return require_shape(words, own_value(words, self.field, t, g, self.parameters), (self.group.dim,))
 
     def velocity(self, t: Scalar, g: Element, momentum: Covector, near: Velocity | None = None) -> Velocity:
         return self.b(t, g)
@@ -1467,19 +1467,19 @@ class Driven(MechanicalSystem):
 @partial(jax.tree_util.register_dataclass, data_fields=("system", "force"), meta_fields=())
 @dataclass(frozen=True, eq=False)
 class Forced(Driven):
-    """A system on which one more force `force(t, g, xi)` (n,) acts; `forced` makes it."""
+    """A system on which one more force `force(t, g, xi)` (n,) acts; `with_force` makes it."""
 
     force: Force
 
     def F(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> Covector:
         added = own_value("force(t, g, xi)", self.force, t, g, xi)
-        return self.system.F(t, g, xi, u) + shaped("force(t, g, xi)", added, (self.group.dim,))
+        return self.system.F(t, g, xi, u) + require_shape("force(t, g, xi)", added, (self.group.dim,))
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=("system", "policy"), meta_fields=())
 @dataclass(frozen=True, eq=False)
 class Steered(Driven):
-    """A closed loop: a system whose controls are u = `policy(t, g, xi)`; `steered` makes it."""
+    """A closed loop: a system whose controls are u = `policy(t, g, xi)`; `with_feedback` makes it."""
 
     policy: Force
     inputs = ()  # the policy gives them all
@@ -1488,7 +1488,7 @@ class Steered(Driven):
         return self.system.F(t, g, xi, self.policy(t, g, xi))
 
 
-def forced(system: MechanicalSystem, force: Force) -> Forced:
+def with_force(system: MechanicalSystem, force: Force) -> Forced:
     """Add the force `force(t, g, xi)` (n,), dual to the velocity, to a system.
 
     It is a function in JAX, or a pytree with `__call__` whose leaves are its parameters.
@@ -1496,7 +1496,7 @@ def forced(system: MechanicalSystem, force: Force) -> Forced:
     return Forced(system, _pytree("force", system, force))
 
 
-def steered(system: MechanicalSystem, policy: Force) -> Steered:
+def with_feedback(system: MechanicalSystem, policy: Force) -> Steered:
     """Close the loop: make the inputs of a system a function u = `policy(t, g, xi)` of its state.
 
     The policy is a function in JAX, or a pytree with `__call__`, whose leaves gradients reach.
@@ -1505,15 +1505,15 @@ def steered(system: MechanicalSystem, policy: Force) -> Steered:
 
 
 def feedback(system: MechanicalSystem) -> Steered | None:
-    """The loop that `steered` closed around a system, under forces that were added to it; None where there is none."""
+    """The loop that `with_feedback` closed around a system, under forces that were added to it; None without one."""
     if isinstance(system, Steered) or not isinstance(system, Driven):
         return system if isinstance(system, Steered) else None
     return feedback(system.system)
 
 
-def unforced(system: MechanicalSystem) -> MechanicalSystem:
-    """The system without the forces and the feedback that `forced`, `with_friction` and `steered` added."""
-    return unforced(system.system) if isinstance(system, Driven) else system
+def without_forces(system: MechanicalSystem) -> MechanicalSystem:
+    """The system without the forces and the feedback that `with_force`, `with_friction` and `with_feedback` added."""
+    return without_forces(system.system) if isinstance(system, Driven) else system
 
 
 def with_friction(
@@ -1583,5 +1583,5 @@ def _pytree(name: str, system: MechanicalSystem, function: Force) -> Force:
     require_instance("system", system, MechanicalSystem, "a system")
     require_function(name, function, "(t, g, xi)", optional=False)
     is_leaf = jax.tree_util.all_leaves([function])
-    function = recognised(function)
+    function = unify(function)
     return cast(Force, jax.tree_util.Partial(function)) if is_leaf else function  # type: ignore[no-untyped-call]

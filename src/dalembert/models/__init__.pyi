@@ -1,6 +1,6 @@
 from .bodies import chaplygin_sphere as chaplygin_sphere
 from .bodies import conserved_momentum as conserved_momentum
-from .bodies import exact as exact
+from .bodies import exact_body as exact_body
 from .bodies import exact_momentum as exact_momentum
 from .bodies import rigid_body as rigid_body
 from .bodies import rigid_body_n as rigid_body_n

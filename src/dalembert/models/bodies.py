@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import InvalidInput
 from ..groups import SO, SO3, Euclidean
 from ..integrators import free_body, polhode
-from ..mechanics import Input, InvariantSystem, LRSystem, System, inertia_of_mass, mass_tensor, symmetric
+from ..mechanics import Input, InvariantSystem, LRSystem, System, inertia_of_mass, mass_tensor, symmetric_matrix
 from ..numerics import finite_reals, namespace, positive, vector
 from ..numerics.types import Array, Covector, Element, Scalar
 from .registry import MOMENTS, ROLLING_NAMES, SUSLOV_METHOD, Numbers, Real, Reals, Values, register, with_units
@@ -75,13 +75,13 @@ class ExactMotion(NamedTuple):
     attitude: Reals
 
 
-def exact(inertia: Numbers, momentum: Numbers, t: Numbers, attitude: Any = None) -> ExactMotion:
+def exact_body(inertia: Numbers, momentum: Numbers, t: Numbers, attitude: Any = None) -> ExactMotion:
     """The exact motion of a free rigid body at the times t (a number or an array): Jacobi (1849).
 
     It solves m' = m x I^-1 m, g' = g hat(I^-1 m) to round-off for any positive moments, at principal axes and on the
     separatrix too: see docs/exact-rigid-body.md.
     """
-    tensor = np.asarray(symmetric(inertia, 3, "inertia"))
+    tensor = np.asarray(symmetric_matrix(inertia, 3, "inertia"))
     m0 = np.asarray(vector(momentum, 3, "momentum"))
     g0 = np.asarray(SO3().identity() if attitude is None else SO3().element(attitude))
     t = np.asarray(t, float)
@@ -117,7 +117,7 @@ def satellite(inertia: Numbers = (0.5, 0.8, 1.1)) -> System:
     L = <I w, w>/2 and the thrusters add the torques u: (I w)' = I w x w + u. `inertia` is I (kg m^2): three moments, or
     a matrix (3, 3).
     """
-    tensor = symmetric(inertia, 3, "inertia")
+    tensor = symmetric_matrix(inertia, 3, "inertia")
     return System(SO3(), _spin_energy, parameters={"inertia": tensor}, force=_thrust, inputs=THRUSTERS)
 
 
@@ -262,7 +262,7 @@ def chaplygin_sphere(inertia: Numbers, mass: Real = 1.0, radius: Real = 1.0) -> 
     `chaplygin_ball`.
     """
     mass, r = positive("mass", mass), float(positive("radius", radius))
-    tensor = symmetric(inertia, 3, "inertia")
+    tensor = symmetric_matrix(inertia, 3, "inertia")
     across = np.zeros((3, 2))
     both = namespace(tensor, mass).block([[tensor, across], [across.T, mass * np.eye(2)]])
     rolling = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, r, 0.0], [-r, 0.0, 0.0]]

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..groups import SO3, Euclidean
-from ..mechanics import FUNCTIONS, System, register_system, symmetric
+from ..mechanics import FUNCTIONS, System, register_system, symmetric_matrix
 from ..numerics import array, finite, namespace, not_negative, positive, solve_reduced
 from ..numerics.types import Array, Controls, Scalar
 from .registry import (
@@ -87,7 +87,7 @@ def rolling_body(
     m = positive("mass", mass)
     parameters = {
         "mass": m,
-        "inertia": symmetric(inertia, 3, "inertia"),
+        "inertia": symmetric_matrix(inertia, 3, "inertia"),
         "pull": downhill_force(mass, slope, gravity),
         "weight": m * finite("gravity", gravity) * namespace(slope).cos(finite("slope", slope)),
         "shape": jax.tree.map(array, shape),
@@ -206,7 +206,7 @@ def chaplygin_ball(mass: Real = 1.0, inertia: Numbers = (0.3, 0.4, 0.5), radius:
     constant in space: see `contact_momentum`.
     """
     sizes = {"mass": positive("mass", mass), "radius": positive("radius", radius)}
-    parameters = sizes | {"inertia": symmetric(inertia, 3, "inertia")}
+    parameters = sizes | {"inertia": symmetric_matrix(inertia, 3, "inertia")}
     return System(GROUP, _level_lagrangian, _ball_constraint, parameters=parameters, names=ROLLING)
 
 
@@ -256,7 +256,7 @@ def ball_on_table(
     down the slope): the ball drifts across the slope, not down.
     """
     parameters = _round_ball(mass, moment, radius, slope, gravity) | {"rotation": finite("rotation", rotation)}
-    return System(GROUP, _ball_lagrangian, _ball_constraint, parameters=parameters, drift=_turning, names=ROLLING)
+    return System(GROUP, _ball_lagrangian, _ball_constraint, parameters=parameters, drift=_table_drift, names=ROLLING)
 
 
 def _round_ball(mass: Real, moment: Real | None, radius: Real, slope: Real, gravity: Real) -> Values:
@@ -275,7 +275,7 @@ def _ball_constraint(t: Scalar, g: Pose, p: Values) -> Array:
     return jnp.concatenate([slip, jnp.eye(2)], axis=1)
 
 
-def _turning(t: Scalar, g: Pose, p: Values) -> Array:
+def _table_drift(t: Scalar, g: Pose, p: Values) -> Array:
     return p["rotation"] * jnp.stack([-g[1][1], g[1][0]])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import InvalidInput
 from ..groups import SE, SE2, SE3, SO2
-from ..mechanics import Input, InvariantSystem, System, generators, inertia_of_mass, mass_tensor, symmetric
+from ..mechanics import Input, InvariantSystem, System, generators, inertia_of_mass, mass_tensor, symmetric_matrix
 from ..numerics import array, diagonal, finite, positive, vector
 from ..numerics.types import Array, Scalar
 from .registry import (
@@ -157,7 +157,7 @@ def inclined_disk(
     `vertical_disk` with the potential -m g sin(slope) x: while it turns it never rolls down for good.
     """
     disk, pull = vertical_disk(mass, rolling, turning, radius), downhill_force(mass, slope, gravity)
-    return InvariantSystem(disk.group, disk.inertia, _rolls(radius), None, _inclined, {"pull": pull}, DISK)
+    return InvariantSystem(disk.group, disk.inertia, _rolls(radius), None, _slope_potential, {"pull": pull}, DISK)
 
 
 def _rolls(radius: Real) -> list[list[float]]:
@@ -165,7 +165,7 @@ def _rolls(radius: Real) -> list[list[float]]:
     return [[1.0, 0.0], [0.0, float(positive("radius", radius))], [0.0, 0.0], [0.0, 1.0]]
 
 
-def _inclined(t: Scalar, g: tuple[Array, Array], p: Values) -> Array:
+def _slope_potential(t: Scalar, g: tuple[Array, Array], p: Values) -> Array:
     return _slope(t, g[0], p)
 
 
@@ -316,7 +316,7 @@ def skate_on_ellipsoid(
     parameters = {
         "axes": positive_vector("axes", axes, 3),
         "mass": positive("mass", mass),
-        "inertia": symmetric(inertia, 3, "inertia"),
+        "inertia": symmetric_matrix(inertia, 3, "inertia"),
         "gravity": finite("gravity", gravity),
     }
     return System(SE3(), _skate_lagrangian, _skate_blade, parameters=parameters, holonomic=_skate_contact)

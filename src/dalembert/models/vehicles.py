@@ -2,7 +2,7 @@
 
 They are left-invariant under SE(2), with shape angles that steer and pump. Algebra (w, v1, v2, rates of the shape
 angles), with the body frame on the axle (car, racer) or in the middle (snakeboard). Without controls
-(`simulate(..., controls=)` or `steered` gives them) the motors are off.
+(`simulate(..., controls=)` or `with_feedback` gives them) the motors are off.
 
 A path is the zero set of a function F(x) of the place x (2,), with F' != 0 on it; it is followed with F growing to the
 left. Nothing has to be parametrised or projected. With the tangent's angle a(x), the distance e = F/|F'| and the
@@ -23,7 +23,7 @@ import numpy as np
 
 from ..errors import InvalidInput
 from ..groups import SE2, SO2, Group
-from ..mechanics import Input, Names, Steered, System, gradient, steered
+from ..mechanics import Input, Names, Steered, System, gradient, with_feedback
 from ..numerics import finite, is_traced, not_negative, positive
 from ..numerics.types import Array, Element, Scalar
 from .registry import PLACE, TWIST, Numbers, Real, Reals, Values, cached_partial, register, with_units
@@ -372,19 +372,19 @@ def unicycle_on_path(
     unicycle: System, path: Path, *, speed: Real = 1.0, reach: Real = 1.0, quickness: Real = 10.0
 ) -> Steered:
     """A `unicycle` that comes onto the path F = 0 and follows it: see `PathFollower`."""
-    return steered(unicycle, UnicycleFollower(unicycle.parameters, *_gains(speed, reach, quickness), path))
+    return with_feedback(unicycle, UnicycleFollower(unicycle.parameters, *_gains(speed, reach, quickness), path))
 
 
 def car_on_path(car: System, path: Path, *, speed: Real = 1.0, reach: Real = 1.0, quickness: Real = 10.0) -> Steered:
     """A `car` whose rear axle comes onto the path F = 0 and follows it: see `PathFollower`."""
-    return steered(car, CarFollower(car.parameters, *_gains(speed, reach, quickness), path))
+    return with_feedback(car, CarFollower(car.parameters, *_gains(speed, reach, quickness), path))
 
 
 def snakeboard_on_path(
     board: System, path: Path, *, speed: Real = 0.5, reach: Real = 0.5, quickness: Real = 10.0
 ) -> Steered:
     """A `snakeboard` that comes onto the path F = 0 and follows it, from rest: it pumps only where the path bends."""
-    return steered(board, SnakeboardFollower(board.parameters, *_gains(speed, reach, quickness), path))
+    return with_feedback(board, SnakeboardFollower(board.parameters, *_gains(speed, reach, quickness), path))
 
 
 def snakeboard_gait(
@@ -400,7 +400,7 @@ def snakeboard_gait(
     """A `snakeboard` whose rotor and wheels swing: see `Gait`. Angles in radians, rates in rad/s."""
     swings = {"rotor": rotor, "wheels": wheels, "rotor_rate": rotor_rate, "wheel_rate": wheel_rate, "lag": lag}
     checked = {name: finite(name, value) for name, value in swings.items()}
-    return steered(board, Gait(board.parameters, **checked, quickness=positive("quickness", quickness)))
+    return with_feedback(board, Gait(board.parameters, **checked, quickness=positive("quickness", quickness)))
 
 
 def _gains(speed: Real, reach: Real, quickness: Real) -> tuple[Array, Array, Array]:

@@ -468,7 +468,7 @@ def find_root(
             x, turn, regular = _solve_part(f, x, part, split)
             turned, good = turned * turn, good & regular
         end = _Iterate(x, jnp.zeros(()), count, turned, good)
-        return end, _faithful(end, sign)
+        return end, _is_faithful(end, sign)
 
     called = equations._replace(call=solved_equations) if divided else equations
     return _find_with_slope(called, solver, guess, anchor, sign, *values)
@@ -522,7 +522,7 @@ def find_fixed_point(function: Function, guess: Array) -> Root:
 
         zero = jnp.zeros((), x.dtype)
         end, _, _ = jax.lax.while_loop(unfinished, body, (_begin(x), zero + jnp.inf, zero))
-        return end, _faithful(end, zero)
+        return end, _is_faithful(end, zero)
 
     return _find_with_slope(_convert_closure(as_routine(lambda x: x - function(x)), guess), solver, guess)
 
@@ -639,7 +639,7 @@ def _newton(f: Function, slopes: Slopes, begin: Array, value: Array, split: int 
     return jax.lax.while_loop(unfinished, body, _begin(begin))
 
 
-def _faithful(state: _Iterate, sign: Array) -> Array:
+def _is_faithful(state: _Iterate, sign: Array) -> Array:
     """Whether an iteration ended at a root on the branch of this orientation."""
     return state.settled & jnp.all(jnp.isfinite(state.x)) & ((sign == 0) | (state.sign == sign))
 
@@ -665,7 +665,7 @@ def _follow(
     def body(path: _Path, twice: bool = False) -> _Path:
         value = (1.0 - (path.stage + 1.0) / HOMOTOPY_STAGES) * path.offset
         new = _newton(f, slopes, path.state.x, value, split, twice)
-        good = _faithful(new, sign)
+        good = _is_faithful(new, sign)
         lost = path.direct & ~good & (sign != 0)
         state = new._replace(x=jnp.where(lost, anchor, new.x), iterations=path.state.iterations + new.iterations)
         return _Path(jnp.where(lost, 0.0, path.stage + 1.0), state, path.offset, good | lost, jnp.array(False))

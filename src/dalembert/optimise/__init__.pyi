@@ -4,5 +4,5 @@ from .fitting import Fits as Fits
 from .fitting import Unknown as Unknown
 from .fitting import fit as fit
 from .planning import Plan as Plan, plan as plan
-from .program import Program as Program
+from .program import NonlinearProgram as NonlinearProgram
 from .tracking import Tracker as Tracker, track as track

@@ -36,10 +36,9 @@ from ..integrators import OK, REASONS, Integrator
 from ..io.measurements import (
     STARTS,
     Measure,
-    canonical,
     find_angles,
     join_experiments,
-    kind_of,
+    kind_of_experiment,
     place_times,
     read_experiments,
     read_measures,
@@ -50,6 +49,7 @@ from ..io.measurements import (
 from ..io.measurements import Experiment as Experiment
 from ..kernels import Backend, Progress, Repeated, evaluate
 from ..mechanics import MechanicalSystem, NonlinearSystem, State, name_leaves
+from ..mechanics.system import unify
 from ..numerics import (
     INTERRUPTED,
     LOSSES,
@@ -70,7 +70,7 @@ from ..numerics import (
 from ..numerics import Unknown as Unknown
 from ..plotting.studies import plot_fit
 from ..plotting.style import label_quantity
-from ..simulation import BACKENDS, RunKernel, StepStart, held_controls, partial_step, run_kernel, split_reals
+from ..simulation import BACKENDS, RunKernel, StepStart, partial_step, run_kernel, sample_controls, split_reals
 from ..trajectory import Trajectory, simulate
 
 if TYPE_CHECKING:
@@ -364,7 +364,7 @@ def read_model(model: Any, unknowns: Any) -> tuple[Built, dict[str, Unknown | No
             pass
         except TypeError as fault:
             raise InvalidInput(f"model takes {takes}, the unknowns are ({', '.join(mine)}): {fault}") from None
-        build = Built(canonical(model))
+        build = Built(unify(model))
     found = {k: v if v is None or isinstance(v, Unknown) else Unknown(v) for k, v in table.items()}
     for name, each in found.items():
         start, guess = name.startswith(FROM_START), None if each is None else each.guess
@@ -498,7 +498,7 @@ def _push(controls: Any, t0: float, h: float, steps: int, times: Numbers, system
             late = f"a measurement at t = {times.max():g} is after {len(controls)} steps of {h:g}, as many as controls"
             raise InvalidInput(f"{late}: give more rows, or leave the measurement out")
         controls = controls[:steps]
-    return held_controls(controls, t0, h, steps, system.inputs)
+    return sample_controls(controls, t0, h, steps, system.inputs)
 
 
 def guess_starts(system: MechanicalSystem, shots: Shots, weights: Numbers, present: Numbers, times: Numbers) -> State:
@@ -522,7 +522,7 @@ def guess_starts(system: MechanicalSystem, shots: Shots, weights: Numbers, prese
         rows, own, z = jax.tree.map(lambda leaf: leaf[s : s + 1], shots.rows), run == s, np.zeros((1, r))
         one = replace(shots, form=alone, base=system, state=end, rows=rows, place=(0 * run[own], slot[own], row[own]))
         begin = (one, none, places[None], z[None], np.ones(r, bool))
-        problem = Problem([Part(*begin, weights[own], present[own], times[own], [])], columns)
+        problem = FitProblem([Part(*begin, weights[own], present[own], times[own], [])], columns)
         if own.any() and (there := problem(z)).failure[0] is None:
             z, _, why, *_ = Search(problem, "linear", 1.0, ALONE_RUNS, None).minimise(z, there)
             if why[0] == INTERRUPTED:  # nothing is found yet that could be kept
@@ -542,7 +542,7 @@ def scatter(rows: Numbers, places: Numbers, size: int) -> Numbers:
 
 
 @dataclass(eq=False)
-class Problem:
+class FitProblem:
     """All experiments of one fit, or of many: rows of unknowns go in, residuals and derivatives come out.
 
     What is missing has the residual 0.
@@ -564,9 +564,9 @@ class Problem:
         self.freedom = self.counts + int(self.priors.sum()) - self.wanted
         self.measured = sum(part.present.size for part in self.parts) // self.fits
 
-    def of(self, b: int) -> Problem:
+    def of(self, b: int) -> FitProblem:
         """The problem of one of several fits."""
-        return self if self.fits == 1 else Problem([part.of(b) for part in self.parts], self.columns)
+        return self if self.fits == 1 else FitProblem([part.of(b) for part in self.parts], self.columns)
 
     def __call__(self, x: Numbers) -> Evaluation:
         fits, size = x.shape
@@ -605,7 +605,7 @@ class Problem:
 class Fit(Estimate):
     """The result of `fit`: an `Estimate` of the unknowns, with the fitted systems, initial states and motions."""
 
-    problem: Problem
+    problem: FitProblem
     unknowns: Numbers  # all of them, with the states between shots
 
     def _part(self, experiment: int) -> tuple[Part, Numbers, Numbers]:
@@ -758,7 +758,7 @@ def fit(
         if stopped := stopped or INTERRUPTED in found.why:
             limit, found = 1, found._replace(why=np.where(found.why == TOO_LONG, INTERRUPTED, found.why))
         for b, place in enumerate(which):
-            made[place] = cache(partial(describe, problem, seeking, found, b, True in scaled))
+            made[place] = cache(partial(make_fit, problem, seeking, found, b, True in scaled))
     return Fits([made[b] for b in range(len(given))]) if several else made[0]()
 
 
@@ -769,16 +769,16 @@ def side_by_side(given: list[list[Experiment]], alone: bool) -> Iterator[list[in
     """
     kinds: dict[Any, list[int]] = {}
     for b, fit_ in enumerate(given):
-        kinds.setdefault(b if alone or len(given) == 1 else tuple(map(kind_of, fit_)), []).append(b)
+        kinds.setdefault(b if alone or len(given) == 1 else tuple(map(kind_of_experiment, fit_)), []).append(b)
     for each in kinds.values():
         count = min(SIDE_BY_SIDE, 1 << (len(each) - 1).bit_length())
         for k in range(0, len(each), count):
             yield (each[k : k + count] + each[: count - 1] * count)[:count]
 
 
-def read_problem(parts: list[Part], columns: Columns, numbers: list[int]) -> tuple[Problem, Evaluation]:
+def read_problem(parts: list[Part], columns: Columns, numbers: list[int]) -> tuple[FitProblem, Evaluation]:
     """The problem of these experiments with what it gives at the guess, if it can be solved; by their numbers."""
-    problem = Problem(parts, columns)
+    problem = FitProblem(parts, columns)
     if not problem.wanted:
         raise InvalidInput("there is nothing to find: name unknowns, or what is free of a start")
     if (problem.freedom < 0).any():
@@ -795,7 +795,7 @@ def read_problem(parts: list[Part], columns: Columns, numbers: list[int]) -> tup
     return problem, first
 
 
-def describe(whole: Problem, search: Search, outcome: Outcome, b: int, scaled: bool) -> Fit:
+def make_fit(whole: FitProblem, search: Search, outcome: Outcome, b: int, scaled: bool) -> Fit:
     """The result of a fit at the unknowns that were found, without those of the states between shots."""
     found, problem, dof, names = outcome.of(b), whole.of(b), int(whole.freedom[b]), tuple(whole.columns.names)
     x, (r, jacobian, _, gap_jacobian, _), middle = found.x, found.there, None

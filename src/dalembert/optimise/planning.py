@@ -38,7 +38,7 @@ from ..mechanics import (
     nonholonomy,
     observe,
 )
-from ..mechanics.system import constraint_at, recognised
+from ..mechanics.system import constraint_at, unify
 from ..numerics import checks, find_root, show, solve
 from ..numerics.types import Array, Element, Scalar, Velocity
 from ..plotting import plot_controlled
@@ -92,12 +92,12 @@ class Named:
         rest = jnp.zeros(system.group.dim)
 
         def off(d: Array) -> Array:
-            return self.off(system, t, _shifted_from(system.group, (g, d)), rest, values)
+            return self.off(system, t, _shift_from(system.group, (g, d)), rest, values)
 
         for _ in range(NEWTON_STEPS):
             slope = jax.jacfwd(off)(rest)
             square = slope @ slope.T + 1e-14 * jnp.eye(len(self.places))  # rates have no slope
-            g = _shifted_from(system.group, (g, -slope.T @ solve(square, off(rest))))
+            g = _shift_from(system.group, (g, -slope.T @ solve(square, off(rest))))
         return g, jax.jacfwd(off)(rest)
 
 
@@ -460,8 +460,8 @@ def plan(
     guess       a Plan of any number of steps, or controls (steps, inputs) with the motion that they make
     starts      how many first guesses are tried: the best plan wins; where one fails, up to eight coarse ones are tried
     backend     "llvm" or "cuda"; "auto" takes a GPU, if there is one, for many plans
-    solver      "ipopt" (with the package cyipopt), or a function of a `Program` -> (z, multipliers) as cyipopt's solve
-                gives them; None is our own
+    solver      "ipopt" (with cyipopt), or a function of a `NonlinearProgram` -> (z, multipliers) as cyipopt's
+                solve gives them; None is our own
     """
     method = LagrangeDAlembert() if method is None else method
     checks.require_instance("system", system, MechanicalSystem, "a system")
@@ -484,13 +484,13 @@ def plan(
     if isinstance(solver, str):
         require_name("solver", solver, tuple(SOLVERS))
         solver = SOLVERS[solver]
-    checks.require_function("solver", solver, "a Program")
+    checks.require_function("solver", solver, "a NonlinearProgram")
     task.backend, task.solver = backend, solver
     found = task.solve(first, guess, int(starts), seed, options, progress)
     return found if several else found[0]
 
 
-def spelled(kind: str, given: Mapping[Any, Any], known: Collection[str]) -> dict[str, Any]:
+def match_names(kind: str, given: Mapping[Any, Any], known: Collection[str]) -> dict[str, Any]:
     """What was given by names, under the known ones; _ may stand for a blank in them."""
     found = {spell(str(name), known): value for name, value in given.items()}
     for name in found:
@@ -504,7 +504,7 @@ def read_names(system: MechanicalSystem, what: str, given: Mapping[str, Any], ra
         raise InvalidInput(f"the {what} has no names; allowed: names with values, or None for no goal")
     names, turning = names_of(system)
     turns = dict(zip(names, turning, strict=True)) | (dict.fromkeys(system.rate_names, False) if rates else {})
-    given = spelled(f"name of the {what}", given, turns)
+    given = match_names(f"name of the {what}", given, turns)
     values = np.array([float(checks.finite(f"{name} of the {what}", value)) for name, value in given.items()])
     return Named(tuple(list(turns).index(name) for name in given), tuple(turns[name] for name in given)), values
 
@@ -617,7 +617,7 @@ class _Task:
         checks.require_function("path", path, "(t, g, xi, u)")
         if cost is None and final_cost is None and not self.free_time:
             raise InvalidInput("there is nothing to minimise: give cost, final_cost, or duration=(shortest, longest)")
-        self.functions = tuple(None if f is None else recognised(f) for f in (cost, final_cost, path))
+        self.functions = tuple(None if f is None else unify(f) for f in (cost, final_cost, path))
         self.held_numbers: list[Any] = []  # arrays that the path closes over: obstacles that move compile nothing
         found = recognise(path, take_arrays=True) if isinstance(path, FunctionType) else None
         if found is not None and found[1] and self._takes_traced(*found):
@@ -643,7 +643,7 @@ class _Task:
         self.inputs = tuple(each.name for each in ([axes[k] for k in self.free] if self.kinematic else declared))
         seen = (*names_of(system)[0], *(() if self.kinematic else rates))
         own = {each.name: (each.low, each.high) for each in declared}
-        for name, pair in spelled("bound", bounds, (*self.inputs, *seen)).items():
+        for name, pair in match_names("bound", bounds, (*self.inputs, *seen)).items():
             try:
                 low, high = (side if one is None else float(one) for one, side in zip(pair, OPEN, strict=True))
             except (TypeError, ValueError) as error:
@@ -708,7 +708,7 @@ class _Task:
         n, size = self.system.group.dim, len(self.coordinates)
         dim = size + self.free_time + (size if self.is_periodic else 0)
         cost, final_cost, path = self.functions
-        goal = recognised(self.goal) if callable(self.goal) else None
+        goal = unify(self.goal) if callable(self.goal) else None
         discrete = Discrete(
             self.method, dim, len(self.inputs), self.kinematic, self.redundant,
             not (self.kinematic or _keeps_group(self.method, self.system)), self.explicit,
@@ -795,7 +795,7 @@ class _Task:
         g, xi = jax.tree.map(lambda leaf: np.tile(leaf, (BESIDE, *(1,) * (leaf.ndim - 1))), (ends.g, ends.xi))
         known = self.goal_marks if self.named is None else np.zeros(len(self.coordinates), bool)
         shift = np.where(known[:n], 0.0, rng.uniform(-1.0, 1.0, (lanes, n)))
-        g = evaluate(_shifted_from, group, (g, shift), lanes=lanes, axes=(None, 0))
+        g = evaluate(_shift_from, group, (g, shift), lanes=lanes, axes=(None, 0))
         if self.named is not None:
             consts = (self.system, self.t0, self.wanted)
             g, _ = evaluate(Of(Named.move, self.named), consts, g, lanes=lanes, axes=(None, 0))
@@ -840,12 +840,14 @@ class _Task:
 
         def places() -> Any:
             lane = (everywhere(first.g), np.where(s > 0, shift, 0.0).reshape(-1, n))
-            return evaluate(_shifted_from, group, lane, lanes=B * (N + 1), axes=(None, 0))
+            return evaluate(_shift_from, group, lane, lanes=B * (N + 1), axes=(None, 0))
 
         if self.system.constraints and self.loose.any() and not self.loose.all():  # wheels turn as their body goes
             given = (self.system, self.t0, np.where(self.loose, LOOSE, 1.0))
             lane = (places(), speed.reshape(-1, n))
-            speed = np.asarray(evaluate(_nearest, given, lane, lanes=B * (N + 1), axes=(None, 0))).reshape(speed.shape)
+            speed = np.asarray(evaluate(_project_speed, given, lane, lanes=B * (N + 1), axes=(None, 0))).reshape(
+                speed.shape
+            )
             turned = np.cumsum(0.5 * (speed[:, 1:] + speed[:, :-1]), axis=1) * T / N
             shift[:, 1:, self.loose] = turned[..., self.loose]
         speed, g = speed[..., self.free], by_plans(places())
@@ -897,7 +899,7 @@ class _Task:
         rest, xi = shares * count - index, plan.xi[index]
         at = jax.tree.map(lambda leaf: np.asarray(leaf)[index], plan.g)
         lane = (at, (rest * plan.step)[:, None] * xi)
-        g = evaluate(_shifted_from, self.system.group, lane, lanes=len(shares), axes=(None, 0))
+        g = evaluate(_shift_from, self.system.group, lane, lanes=len(shares), axes=(None, 0))
         return g, xi if plan.kinematic else xi + rest[:, None] * (plan.xi[index + 1] - xi)
 
     def _continue(self, guess: Plan, like: Node) -> tuple[Node, Numbers]:
@@ -985,7 +987,7 @@ class _Task:
             weights = np.abs(vectors[: len(names), unreached]).max(axis=1)
             missed = ", ".join(names[weights > 0.3])
             last, target = jax.tree.map(lambda leaf: leaf[b], (jax.tree.map(lambda x: x[:, -1], found.x), self.target))
-            psi = evaluate(Of(_missed, self.solved[0]), (self.system, self.solved[1]), (last, target))
+            psi = evaluate(Of(_miss, self.solved[0]), (self.system, self.solved[1]), (last, target))
             off = np.abs(vectors[:, unreached].T @ np.asarray(psi)).max()
         if off > math.sqrt(options.tolerance):  # no control changes this part: is the goal on another leaf?
             leaves = nonholonomy(self.system, jax.tree.map(lambda leaf: leaf[b, 0], found.x.g), t=self.t0)
@@ -1046,7 +1048,7 @@ class _Task:
         h = numbers["h"]
         fixed = replace(discrete, method=RungeKutta(), leaves_group=True, cost=None, final_cost=None, path=None)
         first = jax.tree.map(lambda leaf: leaf[0], x)
-        made = np.asarray(evaluate(Of(_turned, fixed), (self.system, numbers | {"h": h * 1e-3}), first))
+        made = np.asarray(evaluate(Of(_state_derivative, fixed), (self.system, numbers | {"h": h * 1e-3}), first))
         if not np.isfinite(made).all():
             return ""
         factors = np.linalg.eigvals(made).astype(complex)
@@ -1106,7 +1108,7 @@ def _say_rows(rows: Numbers) -> str:
     return ", ".join(f"row {k} is {value:.2g}" for k, value in enumerate(rows) if value < -1e-6)
 
 
-def linearise(of: Discrete, consts: Any, lane: Any) -> Any:
+def linearise_step(of: Discrete, consts: Any, lane: Any) -> Any:
     """The derivatives (A, B) of a step in the charts of its ends."""
     x, after, u = lane
 
@@ -1117,17 +1119,17 @@ def linearise(of: Discrete, consts: Any, lane: Any) -> Any:
     return map_rows(lambda way: jax.jvp(off, (0.0 * ways[0],), (way,))[1], ways).T
 
 
-def _turned(of: Discrete, consts: Any, x: Any) -> Any:
+def _state_derivative(of: Discrete, consts: Any, x: Any) -> Any:
     """The derivative of a step without controls, at a node."""
     u = jnp.zeros(of.controls)
-    return linearise(of, consts, (x, of.advance(consts, x, u), u))[:, : of.dim]
+    return linearise_step(of, consts, (x, of.advance(consts, x, u), u))[:, : of.dim]
 
 
 def _itself(consts: Any, node: Node) -> Node:
     return node
 
 
-def _missed(of: Discrete, consts: Any, lane: Any) -> Array:
+def _miss(of: Discrete, consts: Any, lane: Any) -> Array:
     return of.end(consts, *lane)[2]
 
 
@@ -1145,11 +1147,11 @@ def _way(group: Any, ends: Any) -> Any:
     return group.log(group.compose(group.inverse(ends[0]), ends[1]))
 
 
-def _shifted_from(group: Any, lane: Any) -> Any:
+def _shift_from(group: Any, lane: Any) -> Any:
     return group.compose(lane[0], group.exp(lane[1]))
 
 
-def _nearest(consts: Any, lane: Any) -> Any:
+def _project_speed(consts: Any, lane: Any) -> Any:
     """The velocity in D nearest to another, by the inverse weights of its components."""
     (system, t, inverse), (g, xi) = consts, lane
     rows, drift = constraint_at(system, t, g)

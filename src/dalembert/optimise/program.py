@@ -1,4 +1,4 @@
-"""The discrete problem of a plan for other solvers, as IPOPT wants it: `Program` has the protocol of cyipopt.
+"""The discrete problem of a plan for other solvers, as IPOPT wants it: `NonlinearProgram` has the protocol of cyipopt.
 
     minimise F(z)  such that  least <= G(z) <= most and low <= z <= high,
     z = (y, u_0, d_1, u_1, d_2, ..., u_{N-1}, d_N).
@@ -104,7 +104,7 @@ def place(flat: Flat, consts: Any, x: Charted) -> Any:
     return here, jax.jacfwd(lambda e: of.apart(consts, x.at, of.move(consts, here, e)))(jnp.zeros(of.dim))
 
 
-class Program:
+class NonlinearProgram:
     """The discrete problem of a plan as a nonlinear program: the object that `cyipopt.Problem` takes, and its numbers.
 
     guess         the first z
@@ -140,7 +140,7 @@ class Program:
         self.z, self.known = self.guess, (b"", None)
 
     def __repr__(self) -> str:
-        return f"<Program of {self.steps} steps: {len(self.guess)} unknowns, {len(self.least)} constraints>"
+        return f"<NonlinearProgram of {self.steps} steps: {len(self.guess)} unknowns, {len(self.least)} constraints>"
 
     def no_multipliers(self) -> dict[str, Any]:
         """Zeros for all multipliers."""
@@ -284,14 +284,14 @@ class Program:
 
 
 def solve_by(
-    solver: Callable[[Program], Any], discrete: Any, consts: Any, target: Any, free: Numbers, options: Options,
+    solver: Callable[[NonlinearProgram], Any], discrete: Any, consts: Any, target: Any, free: Numbers, options: Options,
     note: Any, x: Any, u: Numbers,
 ) -> Solution:  # fmt: skip
     """What `solver` finds for the problems that begin at nodes x (B, N + 1, ...) and controls u, one after another."""
     found = []
     for b in range(len(u)):
         nodes, own = jax.tree.map(lambda leaf: leaf[b], (x, target))
-        program = Program(discrete, consts, own, free, nodes, u[b], options, note)
+        program = NonlinearProgram(discrete, consts, own, free, nodes, u[b], options, note)
         try:
             z, info = _read_answer(program, call_own("solver(program)", solver, program))
         except KeyboardInterrupt:
@@ -304,7 +304,7 @@ def solve_by(
     return Solution(*(join(parts) for parts in zip(*found, strict=True)))
 
 
-def _read_answer(program: Program, answer: Any) -> tuple[Numbers, dict[str, Any]]:
+def _read_answer(program: NonlinearProgram, answer: Any) -> tuple[Numbers, dict[str, Any]]:
     """(z, multipliers) that a solver gave, checked."""
     allowed = f"solver(program) gave {show(answer)}; allowed: (z, {{{', '.join(MULTIPLIERS)}}}), as cyipopt's solve"
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Mapping)):
@@ -319,7 +319,7 @@ def _read_answer(program: Program, answer: Any) -> tuple[Numbers, dict[str, Any]
     return numbers[0], info | dict(zip(MULTIPLIERS, numbers[1:], strict=True))
 
 
-def ipopt(program: Program) -> Any:
+def ipopt(program: NonlinearProgram) -> Any:
     """What IPOPT finds, through cyipopt."""
     try:
         import cyipopt
@@ -337,4 +337,4 @@ def ipopt(program: Program) -> Any:
     return problem.solve(program.guess)
 
 
-SOLVERS: dict[str, Callable[[Program], Any]] = {"ipopt": ipopt}
+SOLVERS: dict[str, Callable[[NonlinearProgram], Any]] = {"ipopt": ipopt}

@@ -12,7 +12,7 @@ logarithmic barrier (Waechter and Biegler 2006).
 
 Everything happens in native loops on numbers that stay where they are (`Shelf`): `Stages` evaluates all stages side by
 side, `add_up` sums over them, `decide` accepts a step or shortens it, `sweep_back` and `choose` find the feedback and
-its start, `sweep_forward` and `finish` the next step. Python only calls them one after the other. Several problems of
+its start, `sweep_forward` and `finish_step` the next step. Python only calls them in turn. Several problems of
 one kind are solved side by side, as lanes, and with CuPy on a GPU; each lane keeps its own state of the search.
 
 A problem is hashable. It has `dim`, of the manifold, `controls`, the numbers in u, and pure functions of JAX:
@@ -251,7 +251,7 @@ class Totals(NamedTuple):
     first: Any
 
 
-class Value(NamedTuple):
+class ValueFunction(NamedTuple):
     """The value function V_k with the feedback of its stage, u = K d + k + M nu, and the least pivot so far."""
 
     P: Any
@@ -289,7 +289,7 @@ class Lane(NamedTuple):
     """All that a problem keeps beside its stages: the numbers of its end, and how its search stands."""
 
     totals: Totals
-    value: Value
+    value: ValueFunction
     motion: Motion
     x: Any  # the last point
     target: Any
@@ -387,9 +387,9 @@ class Decide:
 
         # the next one
         lower = take & (held <= 10.0 * lane.barrier)
-        barrier = jnp.where(lower, _lowered(lane.barrier, least), lane.barrier)
+        barrier = jnp.where(lower, _lower_barrier(lane.barrier, least), lane.barrier)
         for _ in range(8):
-            barrier = jnp.where(lower & (held <= 10.0 * barrier), _lowered(barrier, least), barrier)
+            barrier = jnp.where(lower & (held <= 10.0 * barrier), _lower_barrier(barrier, least), barrier)
         done = (error <= tolerance) & (barrier <= 1.01 * least)
         words = jnp.where(stalled, float(STALLED), jnp.where(iterations >= longest, float(TOO_LONG), float(ACTIVE)))
         status = jnp.where(take, jnp.where(done, float(OPTIMAL), words), lane.status)
@@ -414,31 +414,31 @@ def _unit(penalty: Array) -> Any:
     return jnp.clip(penalty, 1e-300, 1.0)
 
 
-def _lowered(barrier: Array, least: Array) -> Any:
+def _lower_barrier(barrier: Array, least: Array) -> Any:
     return jnp.maximum(least, jnp.minimum(0.2 * barrier, barrier**1.5))
 
 
-def _end_value(lane: Lane) -> Value:
+def _end_value(lane: Lane) -> ValueFunction:
     """V_N, with `used` on the diagonal of the Hessian and the weight on psi = 0."""
     made, weight, C = lane.made, lane.weight * lane.scores[SCALE], lane.made.AB
     hessian = jnp.where(lane.is_plain > 0, made.plain, made.hessian)
     P = hessian + lane.used * jnp.eye(hessian.shape[0]) + weight * C.T @ C
-    p = _condensed(made, *lane.end[1:], lane.barrier) + weight * C.T @ made.gap
+    p = _condense(made, *lane.end[1:], lane.barrier) + weight * C.T @ made.gap
     zeros = jax.tree.map(jnp.zeros_like, lane.value)
     return zeros._replace(P=P, p=p, L=C.T, s=made.gap, pivot=jnp.asarray(jnp.inf))  # type: ignore[no-any-return]
 
 
-def _condensed(made: Derived, slack: Any, dual: Any, barrier: Any) -> Any:
+def _condense(made: Derived, slack: Any, dual: Any, barrier: Any) -> Any:
     """The slope of the cost with that of the barrier, when the steps of slack and dual are eliminated."""
     return made.slope - (dual + _stiffness(slack, dual) * (barrier / dual - made.held)) @ made.J
 
 
 # -- the linear equations ----------------------------------------------------------------------------------------------
-def sweep_back(consts: Any, after: Value, row: Any) -> Value:
+def sweep_back(consts: Any, after: ValueFunction, row: Any) -> ValueFunction:
     """V_k from V_{k+1}: the stage's quadratic model plus V_{k+1} along the linearised step, least in u."""
     made, (slack, dual), (used, is_plain, barrier) = row
     n, AB, gap = after.p.shape[0], made.AB, made.gap
-    gradient = _condensed(made, slack, dual, barrier)
+    gradient = _condense(made, slack, dual, barrier)
     model = jnp.where(is_plain > 0, made.plain, made.hessian)
     whole = model + AB.T @ (after.P @ AB) + used * jnp.eye(model.shape[0])
     linear = gradient + AB.T @ (after.p + after.P @ gap)
@@ -447,7 +447,7 @@ def sweep_back(consts: Any, after: Value, row: Any) -> Value:
     solved, pivot = solve_positive(whole[n:, n:], -columns)
     K, k, M = solved[:, :n], solved[:, n], solved[:, n + 1 :]
     P = whole[:n, :n] + whole[:n, n:] @ K
-    return Value(
+    return ValueFunction(
         0.5 * (P + P.T), linear[:n] + whole[:n, n:] @ k, across[:n] + whole[:n, n:] @ M,
         after.S - across[n:].T @ M, after.s + after.L.T @ gap + across[n:].T @ k, K, k, M,
         jnp.minimum(after.pivot, pivot),
@@ -526,7 +526,7 @@ def _room(value: Array, change: Array) -> Array:
     return jnp.min(limit, initial=1.0)
 
 
-def finish(consts: Any, lane: Lane, row: Any) -> Lane:
+def finish_step(consts: Any, lane: Lane, row: Any) -> Lane:
     """The step of the end, and where its search begins: with the longest step."""
     made, end, there, (total, primal, duals, largest) = lane.made, lane.end, lane.motion.d, lane.motion.known
     nu = lane.motion.nu + lane.weight * lane.scores[SCALE] * (made.gap + made.AB @ there)
@@ -534,7 +534,7 @@ def finish(consts: Any, lane: Lane, row: Any) -> Lane:
     total = total + made.slope @ there - lane.barrier * jnp.sum(ds / end.slack)
     primal, duals = jnp.minimum(primal, _room(end.slack, ds)), jnp.minimum(duals, _room(end.dual, dy))
     hessian = jnp.where(lane.is_plain > 0, made.plain, made.hessian)
-    final = hessian @ there + lane.used * there + _condensed(made, *end[1:], lane.barrier) + made.AB.T @ nu
+    final = hessian @ there + lane.used * there + _condense(made, *end[1:], lane.barrier) + made.AB.T @ nu
     largest = jnp.maximum(largest, jnp.max(jnp.abs(jnp.concatenate([end.dual + dy, nu, final]))))
     penalty = jnp.maximum(largest, 0.5 * (lane.penalty + largest))
     merits = lane.merits[:, 0] + penalty * lane.merits[:, 1]
@@ -584,7 +584,7 @@ class Machine:
         vector, one = _shape(n), _shape()
         old, step = Iterate(x, u, vector, _shape(c), _shape(c)), Iterate(vector, u, vector, _shape(c), _shape(c))
         made, of_end = _derived_shapes(n, n + m, c), _derived_shapes(q, n, e)
-        value = Value(
+        value = ValueFunction(
             _shape(n, n), vector, _shape(n, q), _shape(q, q), _shape(q), _shape(m, n), u, _shape(m, q), one
         )  # fmt: skip
         motion, end = Motion(vector, _shape(q), _shape(4), (old, step, vector)), End(_shape(q), _shape(e), _shape(e))
@@ -639,7 +639,7 @@ class Machine:
             self.add_up = loop(add_up, _nothing, (), "totals", lane.totals, rows, places, steps=N)
             self.choose = loop(choose, _nothing, free, "totals", lane, (), ())
             places, records = find("costate dcostate", N - 1) + find("dx", N), find("x dx", N) + find("dcostate", N - 1)
-            self.finish = loop(finish, _at_the_end, (), "totals", lane, (vector,) * 3, places, records)
+            self.finish = loop(finish_step, _at_the_end, (), "totals", lane, (vector,) * 3, places, records)
         bound = (self.evaluate, self.decide, self.back, self.forward, self.add_up, self.choose, self.finish)
         self.loops, self.spent = [each.loop for each in bound], 0.0
         for loop_ in self.loops if kind.backend != "cuda" else ():

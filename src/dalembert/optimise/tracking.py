@@ -25,7 +25,7 @@ from ..mechanics.system import Driven
 from ..numerics import finite, finite_reals, known_arguments, positive_int, require_instance, show, solve
 from ..numerics.types import Array
 from ..trajectory import Trajectory, simulate
-from .planning import Discrete, Node, Plan, linearise, spelled
+from .planning import Discrete, Node, Plan, linearise_step, match_names
 from .solver import Of, Options, Solver
 
 Numbers = np.ndarray[Any, Any]
@@ -34,7 +34,7 @@ SHARE, TINY = 0.1, 1e-3  # the weight of the largest control by default; less th
 OUTSIDE = "it compares numbers as it goes: track outside, or put gains into a policy of da.simulate"
 
 
-class Reference(NamedTuple):
+class TrackedNode(NamedTuple):
     """A node of the motion with what it is compared with: a node and the control of the plan, and the weight of it."""
 
     node: Node
@@ -51,20 +51,20 @@ class Following:
     dim: int
     controls: int
 
-    def move(self, consts: Any, x: Reference, d: Array) -> Reference:
+    def move(self, consts: Any, x: TrackedNode, d: Array) -> TrackedNode:
         return x._replace(node=self.discrete.move(consts, x.node, d))
 
-    def apart(self, consts: Any, x: Reference, other: Reference) -> Array:
+    def apart(self, consts: Any, x: TrackedNode, other: TrackedNode) -> Array:
         return self.discrete.apart(consts, x.node, other.node)
 
-    def advance(self, consts: Any, x: Reference, u: Array) -> Reference:
+    def advance(self, consts: Any, x: TrackedNode, u: Array) -> TrackedNode:
         return x._replace(node=self.discrete.advance(consts, x.node, u))
 
-    def judge(self, consts: Any, x: Reference, after: Reference, u: Array) -> tuple[Array, Array]:
+    def judge(self, consts: Any, x: TrackedNode, after: TrackedNode, u: Array) -> tuple[Array, Array]:
         change, held = u - x.u, self.discrete.judge(consts, x.node, after.node, u)[1]
         return self.end(consts, x, None)[0] + 0.5 * change @ consts[1]["R"] @ change, held
 
-    def end(self, consts: Any, x: Reference, target: Any) -> tuple[Array, Array, Array]:
+    def end(self, consts: Any, x: TrackedNode, target: Any) -> tuple[Array, Array, Array]:
         off = self.discrete.apart(consts, x.planned, x.node)
         return 0.5 * off @ x.weight @ off, jnp.zeros(0), jnp.zeros(0)
 
@@ -150,7 +150,7 @@ class Tracker:
         Q, S = (each[index] for each in self.weights)
         ends = (numbers == steps) | ((numbers == k + H) & (numbers < steps))
         weight = np.where(ends[:, None, None], S, np.where((numbers < steps)[:, None, None], Q, 0.0))
-        machine, x = self._known.get("machine"), Reference(planned, planned, wanted[None], weight[None])
+        machine, x = self._known.get("machine"), TrackedNode(planned, planned, wanted[None], weight[None])
         if machine is None or self._known["k"] != k - 1:
             options = Options(tolerance=0.0, barrier=1e-4, least=1e-4, scaled=False)  # the barrier stays as it is
             problem = Following(self.discrete, self.discrete.dim, self.discrete.controls)
@@ -160,7 +160,7 @@ class Tracker:
         else:
             self._shift(machine.stages, x, wanted[-2])
         stages = machine.stages
-        point: Reference = jax.tree.unflatten(stages.specs["x"][1], stages.leaves("x"))
+        point: TrackedNode = jax.tree.unflatten(stages.specs["x"][1], stages.leaves("x"))
         w = self.discrete.coordinates(self.numbers, np.asarray(state.xi))
         measured = Node(float(k), state.g, w, point.node.duration[..., 0, 0], ())
         for leaf, value in zip(jax.tree.leaves(point.node), jax.tree.leaves(measured), strict=True):
@@ -178,7 +178,7 @@ class Tracker:
         u = stages.leaves("u")[0][:, 0, 0] + change
         return np.asarray(np.clip(u, [each.low for each in inputs], [each.high for each in inputs]))
 
-    def _shift(self, stages: Shelf, reference: Reference, last: Numbers) -> None:
+    def _shift(self, stages: Shelf, reference: TrackedNode, last: Numbers) -> None:
         """Put the iterate of the last step one stage on, beside the next part of the plan."""
         for name in ("u", "costate", "slack", "dual", "du", "dcostate", "dslack", "ddual"):
             (leaf,) = stages.leaves(name)
@@ -265,15 +265,15 @@ def track(
     numbers = numbers | {"R": R}
     before, after = (jax.tree.map(lambda leaf: leaf[part], nodes) for part in (slice(-1), slice(1, None)))
     lane = (before, after, plan.controls)
-    AB = evaluate(Of(linearise, discrete), (plan.system, numbers), lane, lanes=N, axes=(None, 0))
+    AB = evaluate(Of(linearise_step, discrete), (plan.system, numbers), lane, lanes=N, axes=(None, 0))
     weights = np.zeros((N, n + r, n + r))
     weights[:, :n, :n], weights[:, n:, n:] = Q[:-1], R
     last, rows = (S[-1], np.zeros((r, n))), (np.asarray(AB)[::-1], weights[::-1])
-    gains = np.asarray(run_rows(sweep, _second, (), last, rows)[1])[::-1]
+    gains = np.asarray(run_rows(step_riccati, _second, (), last, rows)[1])[::-1]
     return Tracker(plan, gains, nodes, discrete, numbers, (Q, S), horizon, positive_int("iterations", iterations))
 
 
-def sweep(consts: Any, after: Any, row: Any) -> Any:
+def step_riccati(consts: Any, after: Any, row: Any) -> Any:
     """Riccati's recursion: the weight P of the error before a step, and the gain of the step, from those after it."""
     AB, weight = row
     n = AB.shape[0]
@@ -286,7 +286,7 @@ def sweep(consts: Any, after: Any, row: Any) -> Any:
 def _weigh_states(plan: Plan, what: str, given: Any) -> Numbers:
     """The weights (steps + 1, dim, dim) of the errors at the nodes."""
     (discrete, numbers, nodes), system, size = plan.problem, plan.system, len(plan.coordinates)
-    shape, n, keeps = (len(nodes.k), size, size), system.group.dim, _kept(system)
+    shape, n, keeps = (len(nodes.k), size, size), system.group.dim, _kept_components(system)
     names = (*names_of(system)[0], *system.rate_names, *plan.coordinates)
     if isinstance(given, Mapping):
         values = _by_names(what, given, names)
@@ -321,7 +321,7 @@ def _weigh_controls(plan: Plan, given: Any) -> Numbers:
 
 def _by_names(what: str, given: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
     """Weights by the names that they mean."""
-    found = spelled(f"name in {what}", given, dict.fromkeys(names))
+    found = match_names(f"name in {what}", given, dict.fromkeys(names))
     for name, value in found.items():
         found[name] = float(finite(f"{what} of {name}", value))
         if found[name] < 0:
@@ -340,7 +340,7 @@ def _slopes(of: Discrete, consts: Any, node: Any) -> Any:
     return map_rows(lambda way: jax.jvp(seen, (0.0 * ways[0],), (way,))[1], ways).T
 
 
-def _kept(system: MechanicalSystem) -> Numbers:
+def _kept_components(system: MechanicalSystem) -> Numbers:
     """1 for configuration and velocity (2 n), but 0 for angles that turn without end and rates of wheels that roll."""
     n = system.group.dim
     kept = np.ones(2 * n)

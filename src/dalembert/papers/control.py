@@ -177,7 +177,7 @@ def offset_unicycle() -> System:
     return System(SE2(), lagrangian, _blade, force=force, parameters=numbers, inputs=("force", "torque"))
 
 
-def satellite(inertia: Sequence[float], most: float = np.inf) -> System:
+def bounded_satellite(inertia: Sequence[float], most: float = np.inf) -> System:
     """A body with a torque about each principal axis, at most `most` each."""
     torques = tuple(Input(f"torque {k + 1}", "N m", -most, most) for k in range(3))
 
@@ -230,7 +230,7 @@ def speed(t: Any, g: Any, xi: Any, u: Any) -> Any:
     return xi[0] ** 2 + xi[1] ** 2
 
 
-def _driven(system: System, start: Any, goal: Any, steps: int, guess: Plan | None) -> Plan:
+def _plan_drive(system: System, start: Any, goal: Any, steps: int, guess: Plan | None) -> Plan:
     """A kinematic plan of least length; the first one is the best of several."""
     options: dict[str, Any] = {"duration": 1.0, "cost": speed, "kinematic": True}
     found: Plan = plan(system, start=start, goal=goal, steps=steps, guess=guess, starts=1 if guess else 4, **options)
@@ -240,7 +240,7 @@ def _driven(system: System, start: Any, goal: Any, steps: int, guess: Plan | Non
 @gallery("heisenberg", draw=partial(draw_plan, labels=("$x$", "$y$"), inputs=(r"$\dot x$", r"$\dot y$")), **SHEET)
 def heisenberg_geodesics() -> Data:
     def to(*goal: float) -> Callable[[int, Plan | None], Plan]:
-        return partial(_driven, heisenberg(), np.zeros(3), np.array(goal))
+        return partial(_plan_drive, heisenberg(), np.zeros(3), np.array(goal))
 
     counts = (25, 50, 100, 200)
     problems = {
@@ -255,7 +255,7 @@ def unicycle_geodesics() -> Data:
     system = System(SE2(), _kinetic, _blade)
 
     def aside(y: float) -> Callable[[int, Plan | None], Plan]:
-        return partial(_driven, system, pose(0, 0, 0), pose(0, 0, y))
+        return partial(_plan_drive, system, pose(0, 0, 0), pose(0, 0, y))
 
     counts = (25, 50, 100, 200)
     problems = {
@@ -267,7 +267,7 @@ def unicycle_geodesics() -> Data:
 
 @gallery("satellite", draw=ATTITUDE, **SHEET)
 def satellite_effort() -> Data:
-    system, angle = satellite([2.0, 2.0, 2.0]), 1.2
+    system, angle = bounded_satellite([2.0, 2.0, 2.0]), 1.2
     goal = system.state(rotation_about_x(angle), np.zeros(3))
 
     def make(steps: int, guess: Plan | None) -> Plan:
@@ -277,7 +277,7 @@ def satellite_effort() -> Data:
     return study({"1.2 rad": KnownProblem(make, 12 * 2.0**2 * angle**2, (10, 20, 40, 80))}, rotation_vectors)
 
 
-def _fastest(system: System, angle: float, times: tuple[float, float], steps: int, guess: Plan | None) -> Plan:
+def _plan_fastest(system: System, angle: float, times: tuple[float, float], steps: int, guess: Plan | None) -> Plan:
     """The least time for a turn about the first axis; the first plan is the best of eight."""
     goal, starts = system.state(rotation_about_x(angle), np.zeros(3)), 1 if guess else 8
     found: Plan = plan(system, start=np.eye(3), goal=goal, steps=steps, duration=times, starts=starts, guess=guess)
@@ -286,13 +286,13 @@ def _fastest(system: System, angle: float, times: tuple[float, float], steps: in
 
 @gallery("fastest-turn", draw=ATTITUDE, **SHEET)
 def fastest_turn() -> Data:
-    make = partial(_fastest, satellite([1.0, 1.0, 1.0], 1.0), np.pi * (1 - 1e-7), (1.0, 10.0))
+    make = partial(_plan_fastest, bounded_satellite([1.0, 1.0, 1.0], 1.0), np.pi * (1 - 1e-7), (1.0, 10.0))
     return study({"half a turn": KnownProblem(make, 3.243, (25, 50, 100, 200), exact=False)}, rotation_vectors)
 
 
 @gallery("asymmetric-satellite", draw=ATTITUDE, **SHEET)
 def asymmetric_satellite() -> Data:
-    make = partial(_fastest, satellite([5621.0, 4547.0, 2364.0], 50.0), np.radians(150.0), (10.0, 60.0))
+    make = partial(_plan_fastest, bounded_satellite([5621.0, 4547.0, 2364.0], 50.0), np.radians(150.0), (10.0, 60.0))
     return study({"150 degrees": KnownProblem(make, 28.6304, (25, 50, 100, 200), exact=False)}, rotation_vectors)
 
 
@@ -318,7 +318,7 @@ def _time_and_steering(weight: float, t: Any, g: Any, xi: Any, u: Any) -> Any:
     return 1.0 + weight * u @ u
 
 
-def parked(steps: int, guess: Plan | None) -> Plan:
+def plan_parking(steps: int, guess: Plan | None) -> Plan:
     """opty's car: a body of 1200 kg whose front wheels, a sixth of its mass, are 1.5 m ahead of its centre."""
     mass, moment = 1200.0, 1300.0
     total = mass + mass / 6
@@ -335,7 +335,7 @@ def parked(steps: int, guess: Plan | None) -> Plan:
 
 @gallery("parking", draw=partial(PLANE, inputs=("drive force, N", "steering torque, N m")), **SHEET)
 def parking() -> Data:
-    return study({"2 m in 30 s": KnownProblem(parked, 320235.8, (50, 100, 200, 400), exact=False)}, places)
+    return study({"2 m in 30 s": KnownProblem(plan_parking, 320235.8, (50, 100, 200, 400), exact=False)}, places)
 
 
 def _within(t: Any, g: Any, xi: Any, u: Any) -> Any:
@@ -357,7 +357,7 @@ def offset_parking() -> Data:
 
 
 @gallery("rolling-ball", draw=partial(PLANE, inputs=("4 × rate of the angle",)), **SHEET)
-def rolling_ball() -> Data:
+def ball_loops() -> Data:
     system = ball_on_circle()
 
     def around(n: int) -> Callable[[int, Plan | None], Plan]:
@@ -368,7 +368,7 @@ def rolling_ball() -> Data:
                 system, start=(np.array([0.95 * radius, 0.0]), np.eye(3)), goal=_once_around, steps=steps,
                 duration=1.0, cost=effort, kinematic=True, free_start=("along v1_0",),
                 guess=guess or np.full((steps, 1), 8 * np.pi),
-                path=partial(_near, radius),
+                path=partial(_near_circle, radius),
             )  # fmt: skip
             return found
 
@@ -389,7 +389,7 @@ def _once_around(t: Any, g: Any, xi: Any) -> Any:
     return jnp.stack([angle - 2 * np.pi, R[1, 0] - R[0, 1]])
 
 
-def _near(radius: float, t: Any, g: Any, xi: Any, u: Any) -> Any:
+def _near_circle(radius: float, t: Any, g: Any, xi: Any, u: Any) -> Any:
     """Other circles, and none at all, bring the ball back as well."""
     return 0.15**2 - (g[0][0] / radius - 1) ** 2
 

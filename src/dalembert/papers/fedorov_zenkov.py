@@ -222,7 +222,7 @@ def draw_curves(axes: Any, data: Data) -> None:
 
 
 @gallery("figure-6.3", draw=draw_curves, size=(6.0, 5.6))
-def invariant_curves() -> Data:
+def suslov_curves() -> Data:
     side = np.linspace(-1, 1, 401)
     q1, q2 = np.meshgrid(side, side)
     inside = np.hypot(q1, q2) < 1
@@ -543,7 +543,7 @@ def symmetric_pair(group: Group, subspace: ArrayLike, complement: ArrayLike | No
 
     h must contain [d, d] and normalise d. Where [d, d], or the normaliser of d, is a complement of d it is taken.
     """
-    d = _orthonormal(np.asarray(subspace, float))
+    d = _orthonormal_basis(np.asarray(subspace, float))
     n = group.dim
     basis = generators(group)
     products = np.einsum("aij,bjk->abik", basis, basis)
@@ -562,7 +562,7 @@ def symmetric_pair(group: Group, subspace: ArrayLike, complement: ArrayLike | No
         outside = np.eye(n) - d @ d.T
         _, sizes, right = np.linalg.svd(np.einsum("kl,kij,jb->lbi", outside, structure, d).reshape(-1, n))
         normaliser = right[np.count_nonzero(sizes > BRACKET_TOLERANCE) :].T
-        candidates = [x for x in (_orthonormal(brackets(d, d)), normaliser) if complements(x)]
+        candidates = [x for x in (_orthonormal_basis(brackets(d, d)), normaliser) if complements(x)]
         if not candidates:
             raise InvalidInput(
                 "neither [d, d] nor the normaliser of d is a complement of d, so no h is singled out; "
@@ -570,7 +570,7 @@ def symmetric_pair(group: Group, subspace: ArrayLike, complement: ArrayLike | No
             )
         h = candidates[0]
     else:
-        h = _orthonormal(np.asarray(complement, float))
+        h = _orthonormal_basis(np.asarray(complement, float))
         if not complements(h):
             raise InvalidInput(f"complement must span one of d: {n - d.shape[1]} independent columns of length {n}")
     split = np.linalg.inv(np.hstack([h, d]))
@@ -607,7 +607,7 @@ def _coordinates(basis: np.ndarray, matrices: np.ndarray) -> np.ndarray:
     return np.asarray(np.linalg.lstsq(flat, matrices.reshape(-1, len(flat)).T, rcond=None)[0])
 
 
-def _orthonormal(columns: np.ndarray) -> np.ndarray:
+def _orthonormal_basis(columns: np.ndarray) -> np.ndarray:
     """An orthonormal basis of the span."""
     columns = columns[:, None] if columns.ndim == 1 else columns
     left, sizes, _ = np.linalg.svd(columns, full_matrices=False)

@@ -20,7 +20,7 @@ from jax.typing import ArrayLike
 from ..analysis.order import choose_pieces, gauss_flow
 from ..errors import InvalidInput, NumericalFailure
 from ..integrators import Integrator, LagrangeDAlembert
-from ..mechanics import Ehresmann, MechanicalSystem, State, deformed, ehresmann
+from ..mechanics import Ehresmann, MechanicalSystem, State, deform_constraint, ehresmann
 from ..models import exact_particle, nonholonomic_particle
 from ..numerics import classify, slopes, solve_saddle
 from ..numerics.types import Scalar
@@ -345,7 +345,7 @@ class Embedding:
 def _preserved_system(system: MechanicalSystem, integrator: Integrator, step: float) -> MechanicalSystem:
     """The system on the manifold that a method preserves."""
     if isinstance(integrator, LagrangeDAlembert) and integrator.nodes == "deformed":
-        return deformed(system, integrator.difference, step)
+        return deform_constraint(system, integrator.difference, step)
     return system
 
 

@@ -18,7 +18,7 @@ from ..analysis.branches import failing_steps, free_body_level
 from ..integrators import DiscreteMoserVeselov, ImplicitMidpoint, Integrator, LiePoissonSplitting
 from ..integrators import free_body as free
 from ..kernels import Block, Loop, Value, inner_blocks, lower
-from ..models import exact, rigid_body
+from ..models import exact_body, rigid_body
 from ..plotting.studies import draw_lines, draw_slope
 from ..plotting.style import COLOURS, DASHES
 from ..simulation import Run
@@ -66,7 +66,7 @@ def momenta(method: str, step: float, steps: int) -> np.ndarray:
 @lru_cache
 def errors() -> dict[str, np.ndarray]:
     """|m_n - m(100)| with n = floor(100/h) of all methods at all `STEPS`; NaN where a method fails."""
-    goal = exact(INERTIA, START, END_TIME).momentum
+    goal = exact_body(INERTIA, START, END_TIME).momentum
 
     def error(method: str, step: float) -> float:
         steps = int(END_TIME / step + 1e-9)
@@ -109,9 +109,9 @@ def modified_motions() -> Data:
     rates = {"exact": 1.0, "order 4": fourth, "order 6": fourth + tau5 * 0.8**4}
     nodes, found = figure_run()
     t = np.linspace(0, 50.0, 1001)
-    motion = {name: exact(INERTIA, START, rate * t).momentum for name, rate in rates.items()}
+    motion = {name: exact_body(INERTIA, START, rate * t).momentum for name, rate in rates.items()}
     rows = [
-        (label, rates[name], float(np.abs(found - exact(INERTIA, START, rates[name] * nodes).momentum).max()))
+        (label, rates[name], float(np.abs(found - exact_body(INERTIA, START, rates[name] * nodes).momentum).max()))
         for label, name in (("f", "exact"), ("f + h² f3", "order 4"), ("f + h² f3 + h⁴ f5", "order 6"))
     ]
     columns = ("vector field", "its speed", "largest distance of DMV from its solution")
@@ -274,7 +274,7 @@ def motions(step: float) -> Data:
     """The momenta of the methods at one step beside the exact motion."""
     steps = int(END_TIME / step)
     nodes, t = step * np.arange(steps + 1), np.linspace(0, END_TIME, 1501)
-    truth, there = exact(INERTIA, START, t).momentum, exact(INERTIA, START, nodes).momentum
+    truth, there = exact_body(INERTIA, START, t).momentum, exact_body(INERTIA, START, nodes).momentum
     columns = ("method", "largest error of m", "of |m|", "of H, relative", "speed of the motion")
     data = Data(columns, [], {"t": t, "exact": truth, "nodes": nodes})
     for name in LARGE_STEP_METHODS:
@@ -295,7 +295,7 @@ def effective_speed(name: str, step: float) -> float | None:
     one = momenta(name, step, 1)[-1]
 
     def distance(s: float) -> float:
-        return float(np.linalg.norm(exact(INERTIA, START, s).momentum - one))
+        return float(np.linalg.norm(exact_body(INERTIA, START, s).momentum - one))
 
     grid = np.linspace(0, 2 * step, 400)
     near = grid[np.argmin([distance(s) for s in grid])]

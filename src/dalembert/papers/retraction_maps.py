@@ -142,7 +142,7 @@ draw_figure_2 = partial(draw_panels, columns=READINGS, rows=ROWS[:2])
 
 
 @gallery("figure-1", draw=draw_figure_1, size=(3.3 * 3 + 0.6, 1.8 * 4), nrows=4, ncols=3, sharey="row")
-def constraint_adapted() -> Data:
+def adapted_retraction() -> Data:
     start = (suslov(INERTIA), START)
     shown = {f"{key}, {name}": (make(tau), start) for key, make in ADAPTED.items() for name, tau in RETRACTIONS.items()}
     nodes = [(name, tau, node) for name, tau in RETRACTIONS.items() for node in (0.0, 0.5)]
@@ -150,7 +150,7 @@ def constraint_adapted() -> Data:
 
 
 @gallery("figure-2", draw=draw_figure_2, size=(3.3 * 2 + 0.6, 1.8 * 3), nrows=3, ncols=2, sharey="row")
-def unadapted() -> Data:
+def unadapted_retraction() -> Data:
     methods = {name: CotangentLift(tau, 0.0) for name, tau in RETRACTIONS.items()}
     bodies: tuple[Start, Start] = (suslov(INERTIA), START), (rigid_body(INERTIA), (*START, 0.0))
     starts = dict(zip(READINGS, bodies, strict=True))

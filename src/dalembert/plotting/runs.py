@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import InvalidInput, require_name
 from ..groups import quaternions
 from ..kernels import evaluate
-from ..mechanics import MechanicalSystem, MechanismSystem, System, constraint_at, kinetic_metric, unforced
+from ..mechanics import MechanicalSystem, MechanismSystem, System, constraint_at, kinetic_metric, without_forces
 from ..mechanics.mechanism import MOMENTS, Parts, Picture, direction_of, point_of
 from ..numerics import MIN_SAMPLES, classify, html_table
 from ..simulation import Run, energy_conservation
@@ -35,7 +35,7 @@ from .style import (
     name_points,
     print_unit,
     save,
-    scaled,
+    scale_text,
     sheet,
     show_zeros,
     space,
@@ -70,7 +70,7 @@ MAX_PICTURE_STATES = 20_000
 def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
     """Draw motions as their group shows them best: a path with the vehicle, a trace on the sphere, or numbers."""
     first = {label: np.asarray(jax.tree.leaves(run.g)[0]) for label, run in runs.items()}
-    system = unforced(next(iter(runs.values())).system)
+    system = without_forces(next(iter(runs.values())).system)
     picture = system.group.factors[0].picture
     if isinstance(system, MechanismSystem) and any(name.startswith("speed") for name in system.rate_names):
         _draw_path(figure.add_subplot(cell), system, runs)
@@ -404,7 +404,7 @@ LARGEST = 0.3
 
 def _draw_vehicles(axes: Axes, run: Run, colour: str) -> str:
     """A vehicle or mechanism at some moments of its path, from above and to scale; what to say of it in the title."""
-    system = unforced(run.system)
+    system = without_forces(run.system)
     found = _look_at(system, run) if isinstance(system, MechanismSystem) else _planar_look(system, run)
     if found is None:
         headings(axes, np.asarray(jax.tree.leaves(run.g)[0]), colour)
@@ -454,7 +454,7 @@ def _picture(system: MechanismSystem, moving: Any) -> Picture:
 
 def vehicle_model(system: Any) -> tuple[str, Mapping[str, Any]] | None:
     """The model in VEHICLES that a system is, also one with forces or feedback, and its numbers by name."""
-    system = unforced(system) if isinstance(system, MechanicalSystem) else system
+    system = without_forces(system) if isinstance(system, MechanicalSystem) else system
     if not isinstance(system, System) or getattr(system.lagrangian, "__module__", "") != "dalembert.models.vehicles":
         return None
     name = FORMULAS.get(getattr(system.lagrangian, "__name__", ""))
@@ -568,7 +568,7 @@ def plot_trajectory(
     Panels stand below each other where the `width`, in inches, is that of a column; `panels` chooses them.
     """
     title, group = name or trajectory.system.title, typeset(str(trajectory.system.group))
-    nameless = title in (type(trajectory.system).__name__, type(unforced(trajectory.system)).__name__)
+    nameless = title in (type(trajectory.system).__name__, type(without_forces(trajectory.system)).__name__)
     title = f"Motion on {group}" if nameless else f"{title} on {group}"
     title = f"{title}, {trajectory.integrator.name}, h = {float(trajectory.step):g} s"
     runs = {trajectory.integrator.name: trajectory}
@@ -609,7 +609,7 @@ def plot_comparison(
 
     balances = {label: energy_conservation(run) for label, run in runs.items()}
     held = next((run for run in runs.values() if run.controls is not None and run.system.inputs), None)
-    shaped = unforced(next(iter(runs.values())).system)
+    shaped = without_forces(next(iter(runs.values())).system)
     there = {"motion": True, "energy": True, "distance": True}
     there["shape"] = isinstance(shaped, MechanismSystem) and bool(shaped.shape_names)
     there["steps"] = any(run.integrator.variable_step for run in runs.values())
@@ -635,7 +635,7 @@ def plot_comparison(
         row, column = divmod(shown.index("motion"), columns)
         shape = shown_shape(figure.axes[0]) if figure.axes[0].get_aspect() == 1.0 else 0.0
         if shape and columns == 1:  # a row as high as the path, a column as wide
-            heights[row] = float(np.clip(0.85 * wide * shape + scaled(1.1), 0.5 * high, 1.3 * high))
+            heights[row] = float(np.clip(0.85 * wide * shape + scale_text(1.1), 0.5 * high, 1.3 * high))
         elif shape > 1.0 and rows == 1:
             widths[column] *= max(0.5, shape**-0.5)
         grid.set_height_ratios(heights)
@@ -670,7 +670,7 @@ def plot_comparison(
             legend.remove()  # the title has the method
     if left:
         words = f"left out: {', '.join(left)}; panels= chooses"
-        figure.supxlabel(words, x=0.01, ha="left", fontsize=scaled(6.5), color=GREY)
+        figure.supxlabel(words, x=0.01, ha="left", fontsize=scale_text(6.5), color=GREY)
     return save(figure, path, title)
 
 

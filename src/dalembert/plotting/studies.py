@@ -31,7 +31,7 @@ from .style import (
     TIME,
     name_points,
     save,
-    scaled,
+    scale_text,
     sheet,
     space,
     styled,
@@ -77,7 +77,7 @@ def plot_eigenvalues(
             xycoords=("data", "axes fraction"),
             ha="center",
             va="bottom",
-            fontsize=scaled(8),
+            fontsize=scale_text(8),
         )
     axes.set(xlabel=over, ylabel="eigenvalues, 1/s")
     axes.legend()
@@ -141,7 +141,7 @@ def draw_slope(axes: Axes, x: Sequence[float] | np.ndarray, y: float, order: int
     ends = np.asarray(x, float)
     values = y * (ends / ends[0]) ** order
     axes.loglog(ends, values, color=GREY, linewidth=0.9)
-    words: dict[str, Any] = {"color": GREY, "fontsize": scaled(8), "textcoords": "offset points"}
+    words: dict[str, Any] = {"color": GREY, "fontsize": scale_text(8), "textcoords": "offset points"}
     beside: dict[str, Any] = {"xytext": (3, 0)} if ends[-1] > ends[0] else {"xytext": (0, 8), "va": "bottom"}
     axes.annotate(f"order {order}", (ends[-1], values[-1]), **words, **beside)
 

@@ -66,7 +66,7 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
     return draw_in_style
 
 
-def scaled(size: float) -> float:
+def scale_text(size: float) -> float:
     """A size of text in points, as large as the user's "font.size" makes it."""
     import matplotlib
 
@@ -143,7 +143,7 @@ def show_zeros(axes: Axes) -> None:
 
 def label_ends(axes: Axes, size: float = 7.0) -> None:
     """Write the label of every line beside its end, in its colour, moved apart where they would overlap."""
-    ends, size = [], scaled(size)
+    ends, size = [], scale_text(size)
     low, high = (np.log10(each) if axes.get_yscale() == "log" else each for each in axes.get_ylim())
     for line in axes.lines:
         x, y = (np.asarray(each, float) for each in line.get_data())
@@ -259,7 +259,7 @@ def name_points(
         for k, (right, up, edge) in enumerate(places, start=1):
             line = {"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2}
             text = axes.annotate(
-                name, (x, y), xytext=(right, up), textcoords="offset points", fontsize=scaled(7), color=colour,
+                name, (x, y), xytext=(right, up), textcoords="offset points", fontsize=scale_text(7), color=colour,
                 va="center", ha=edge, arrowprops=line if up else None,
             )  # fmt: skip
             text.set_in_layout(False)
@@ -274,7 +274,7 @@ def name_points(
 
 def legend_under_all(figure: Figure, handles: Sequence[Any]) -> None:
     """One legend under all axes of a figure, in as many columns as its names leave room for."""
-    size = scaled(8)
+    size = scale_text(8)
     widest = max((len(str(handle.get_label())) for handle in handles), default=1)
     columns = max(1, int(72 * figure.get_figwidth() / (0.5 * size * widest + 4.0 * size)))
     figure.legend(handles=list(handles), loc="outside lower center", ncols=min(columns, len(handles)), fontsize=size)

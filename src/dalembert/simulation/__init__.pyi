@@ -13,7 +13,7 @@ from .loop import TIME_TOLERANCE as TIME_TOLERANCE
 from .loop import LoopState as LoopState
 from .loop import RunKernel as RunKernel
 from .loop import count_steps as count_steps
-from .loop import held_controls as held_controls
+from .loop import sample_controls as sample_controls
 from .loop import run_kernel as run_kernel
 from .loop import split_reals as split_reals
 from .prepared import PreparedRun as PreparedRun
@@ -31,5 +31,5 @@ from .results import energy_conservation as energy_conservation
 from .results import join_crossings as join_crossings
 from .results import receives_power as receives_power
 from .results import save_interval as save_interval
-from .results import subsampled as subsampled
+from .results import subsample as subsample
 from .results import to_json as to_json

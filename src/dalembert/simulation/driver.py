@@ -101,12 +101,12 @@ from .loop import (
     RunKernel,
     count_steps,
     depends_on_time,
-    differentiable,
     end_before_gaps,
     has_members,
-    held_controls,
+    invalidate_unless,
     mark_failures,
     run_kernel,
+    sample_controls,
     split_reals,
     stop_at_time,
 )  # fmt: skip
@@ -361,7 +361,7 @@ def make_schedule(
             "array with one row a step, or a force that depends on time"
         )
     lanes, batched = (None, False) if members is None else (members.number, members.systems_vary)
-    held = held_controls(controls, t0, step, count, inputs, lanes)
+    held = sample_controls(controls, t0, step, count, inputs, lanes)
     return Schedule(integrator, monitor, count, save_every, held, backend, progress, last, lanes, batched)
 
 
@@ -710,7 +710,7 @@ def _run_with_traced_events(
             records = jax.tree.map(lambda leaf: leaf[: int(first[0]) + 1], records)
     one = jax.tree.map(lambda leaf: leaf[0] if single else leaf[0, 0], records)
     if found is not None:
-        theta, record = differentiable(jnp.asarray(table.hit), (found.theta, found.record))
+        theta, record = invalidate_unless(jnp.asarray(table.hit), (found.theta, found.record))
         found = found._replace(theta=theta, record=record)
     return replace(result, records=records, carry=final), crossings_by_event(events, found, suspects, one)
 

@@ -25,7 +25,7 @@ from ..integrators import OK, Integrator
 from ..kernels import Backend, evaluate, make_problem, run_problem
 from ..mechanics import Driven, MechanicalSystem, State
 from ..numerics import finite, is_traced, namespace, own_value, require_instance, show
-from .loop import TIME_TOLERANCE, Constants, LoopState, RunKernel, differentiable, run_kernel, update_peaks
+from .loop import TIME_TOLERANCE, Constants, LoopState, RunKernel, invalidate_unless, run_kernel, update_peaks
 from .results import Crossings, Numbers, Record, Run
 
 QUANTITIES = ("configuration", "angles", "velocity", "momentum", "energy", "time")
@@ -148,7 +148,7 @@ def check_events(events: Sequence[Event], system: MechanicalSystem, state: State
     given = (events,) if isinstance(events, Event) else tuple(events) if isinstance(events, Sequence) else (events,)
     for event in given:
         require_instance("an event", event, Event, "a list of dalembert.Event")
-        if is_traced(_closed_over(event.function)):
+        if is_traced(_captured_values(event.function)):
             raise InvalidInput(
                 f"the function of {event.name or 'an event'!r} holds a number that JAX traces; allowed: known numbers. "
                 "Put it into the parameters p of the system, for function(t, g, xi, p)"
@@ -168,7 +168,7 @@ def check_events(events: Sequence[Event], system: MechanicalSystem, state: State
     return found
 
 
-def _closed_over(function: Any) -> list[Any]:
+def _captured_values(function: Any) -> list[Any]:
     """Return what a function holds beside its arguments: the value of a quantity, what it closes over, its defaults."""
     if isinstance(function, Quantity):
         return [function.value]
@@ -729,7 +729,7 @@ def states_at(run: Run, times: Any) -> State:
         axes = (0 if run.batched else None, 0)
         state = evaluate(_partial_state(run.integrator, traced), system, (start, part, u), lanes=len(t), axes=axes)
     if traced:
-        state = differentiable(inside, state)
+        state = invalidate_unless(inside, state)
     else:
         state = jax.tree.map(lambda leaf: np.where(inside.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, np.nan), state)
     shape = wanted.shape if single else (lanes, *wanted.shape)
@@ -819,13 +819,13 @@ def _partial_state(integrator: Integrator, moving: bool = False) -> Callable[...
         start, part, u = given
         here = part == 0.0
         state = at(system, start, jnp.where(here, 1.0, part), u)[0].state
-        stays = _moved(system, start, jnp.where(here, part, 0.0), u) if moving else start.state
+        stays = _move_start(system, start, jnp.where(here, part, 0.0), u) if moving else start.state
         return jax.tree.map(lambda a, b: jnp.where(here, b, a), state, stays)
 
     return observe
 
 
-def _moved(system: MechanicalSystem, start: StepStart, part: Any, u: Any) -> State:
+def _move_start(system: MechanicalSystem, start: StepStart, part: Any, u: Any) -> State:
     """Return the state where a step starts, with the derivatives of the motion in the part of the step."""
     (t, g, xi, momentum, _), s = start.state[:5], part * start.size
     rate = system.acceleration(t, g, xi, u)[0]

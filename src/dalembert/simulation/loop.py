@@ -25,7 +25,7 @@ from ..kernels import (
     known_number,
     mark_slopes,
     mark_values,
-    noted,
+    note_value,
     on_gpu,
     to_host,
 )
@@ -78,7 +78,7 @@ def count_steps(step: Any, steps: int | None, t_end: Any, t0: Any, *, variable: 
     return count
 
 
-def held_controls(
+def sample_controls(
     controls: Any, t0: Any, step: Any, steps: int, inputs: tuple[Input, ...] | None = None, members: int | None = None
 ) -> Any:
     """Return controls as arrays with one row a step: of a function of time u, u_k = u(t0 + (k + 1/2) h).
@@ -95,7 +95,7 @@ def held_controls(
         if steps > 10**6 and needed > available_memory():
             raise InvalidInput(
                 f"controls(t) has a row for each of {steps} steps, and these take {needed / 2**30:.3g} GiB, more than "
-                "there is: let the force depend on t, or steer the system (da.steered)"
+                "there is: let the force depend on t, or steer the system (da.with_feedback)"
             )
         controls = call_own("controls(t)", jax.vmap(controls), t0 + step * (jnp.arange(steps) + 0.5))
     rows = inputs is not None and isinstance(controls, list | tuple)
@@ -249,7 +249,7 @@ def run_kernel(integrator: Integrator, monitor: bool) -> RunKernel:
             good = (loop.status == OK) & (info.status == OK) & all_finite(lasting, loop.carry)
             return good & all_finite(peaks, loop.peaks) if monitor else good
 
-        good = noted(is_good, np.zeros((), bool))
+        good = note_value(is_good, np.zeros((), bool))
         failure = jnp.where(info.status == OK, NOT_FINITE, info.status)
         status = jnp.where(good | (loop.status != OK), loop.status, failure)
         new = (carry, count, info.residual, info.iterations, info.multipliers, turns, peaks)
@@ -316,7 +316,7 @@ def mark_failures(records: Record, loop: LoopState) -> tuple[Record, LoopState]:
 
 
 @jax.custom_jvp
-def differentiable(good: Array, tree: Any) -> Any:
+def invalidate_unless(good: Array, tree: Any) -> Any:
     """Return the tree with numbers and derivatives that are NaN where it is not good."""
 
     def mask(leaf: Any) -> Any:
@@ -326,9 +326,9 @@ def differentiable(good: Array, tree: Any) -> Any:
     return jax.tree.map(mask, tree)
 
 
-@differentiable.defjvp
+@invalidate_unless.defjvp
 def _jvp_of_good_runs(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    return differentiable(*primals), mark_slopes(primals[0], tangents[1])
+    return invalidate_unless(*primals), mark_slopes(primals[0], tangents[1])
 
 
 def _select(condition: Array, new: Any, old: Any) -> Any:

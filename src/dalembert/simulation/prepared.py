@@ -31,9 +31,9 @@ from .loop import (
     all_finite,
     depends_on_time,
     end_before_gaps,
-    held_controls,
     mark_failures,
     run_kernel,
+    sample_controls,
 )
 from .results import Record, Run
 
@@ -144,7 +144,7 @@ class PreparedRun:
         schedule = self.schedule
         if controls is not None:
             _require_rows(controls)
-            rows = held_controls(controls, 0.0, self.step, schedule.steps, system.inputs)
+            rows = sample_controls(controls, 0.0, self.step, schedule.steps, system.inputs)
             schedule = replace(schedule, controls=rows)
         found = self._find(system, leaves, schedule, state)
         if found is None:
@@ -262,8 +262,8 @@ class PreparedRun:
             leaves, structure = jax.tree.flatten(other)
         if (structure, [np.shape(leaf) for leaf in leaves]) != self.kind:
             raise InvalidInput(
-                f"parameters are {describe(parameters)}; allowed: those of the prepared system, "
-                f"{describe(self.system if given else vars(self.system)['parameters'])}"
+                f"parameters are {describe_shapes(parameters)}; allowed: those of the prepared system, "
+                f"{describe_shapes(self.system if given else vars(self.system)['parameters'])}"
             )
         return other, leaves
 
@@ -277,7 +277,7 @@ def arrays_of(state: State, group: Any) -> list[Numbers] | None:
     return found if set(map(type, found)) == {np.ndarray} else None
 
 
-def describe(tree: Any) -> str:
+def describe_shapes(tree: Any) -> str:
     """Return the shapes of a tree, for a message."""
     if isinstance(tree, MechanicalSystem):
         return (

@@ -607,7 +607,7 @@ def save_interval(system: MechanicalSystem, steps: int, every: int) -> int:
     return 1 if steps <= MAX_SAVED_STEPS and receives_power(system) else every
 
 
-def subsampled(run: R, every: int) -> tuple[R, Conservation]:
+def subsample(run: R, every: int) -> tuple[R, Conservation]:
     """Return a run at every `every`-th of its steps and its last, and its energy conservation at these."""
     conservation, steps = energy_conservation(run), np.asarray(run.records.steps)
     shown = (steps % every == 0) | (np.arange(len(steps)) == len(steps) - 1)

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import InvalidInput
 from ..io.atomic import atomic_path
-from ..mechanics import unforced
+from ..mechanics import without_forces
 from ..plotting.studies import grid_faces, light
 from ..plotting.style import GREY, headline, space, styled, typeset, unit_label
 from .requests import RunFrames
@@ -138,7 +138,7 @@ def stage(run: RunFrames, title: str = "") -> tuple[Any, Callable[[int], None]]:
 
 def _title(run: RunFrames) -> str:
     """What the system is called, by its user or as a model; else its group."""
-    if run.system is not None and (system := unforced(run.system)).title != type(system).__name__:
+    if run.system is not None and (system := without_forces(run.system)).title != type(system).__name__:
         return system.title
     return typeset(run.name or run.group)
 

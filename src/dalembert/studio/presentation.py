@@ -1,6 +1,6 @@
 """A show: what the page draws of a request, as data.
 
-`show` checks a request, integrates its runs and returns the scene, the momentum in its own space, the plots, and how
+`present` checks a request, integrates its runs and returns the scene, the momentum in its own space, the plots, and how
 each run went beside what its method claims.
 """
 
@@ -23,7 +23,7 @@ from ..integrators import EXACT, MEANINGS, METHODS, Claims, EulerPoincareSuslov,
 from ..io.config import Job
 from ..io.dataset import open_dataset
 from ..kernels import evaluate, one_at_a_time
-from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, MechanismSystem, State, System, unforced
+from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, MechanismSystem, State, System, without_forces
 from ..mechanics.system import unit_element
 from ..models import MODELS, unicycle
 from ..optimise import Plan, Tracker, plan, track
@@ -35,7 +35,7 @@ from . import requests
 from .catalogue import STORIES
 from .requests import RunFrames, StudioInput
 from .scenes import AIM, globe, make_scene, mechanism_of, picture, principal_axes, rotate
-from .view import CONSTRAINT, DARK, GREY, SURFACE, TEXTS, Array, View, label, pack_array, sphere, surface
+from .view import CONSTRAINT, DARK, GREY, SURFACE, TEXTS, Array, View, label, pack_array, sphere_shape, surface
 
 PARKS: dict[str, dict[str, Any]] = STORIES["park"]
 """Systems that plans bring to a goal, their sizes, and the push on their inputs that disturbs them."""
@@ -64,7 +64,7 @@ NEGLIGIBLE = 1e-6
 _rehearsed: set[str] = set()  # kinds of requests that this process knows
 
 
-def show(request: Any, opened: StudioInput, cancelled: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+def present(request: Any, opened: StudioInput, cancelled: Callable[[], bool] = lambda: False) -> dict[str, Any]:
     """The answer to a request: scene, momentum, plots, and how every run went."""
     frames, saved = requests.check_request(request, opened)
     answer: dict[str, Any] = {}
@@ -110,7 +110,7 @@ def _present(
     view, caption = make_scene(runs[:1] if apart else runs)
     beside = make_scene([replace(runs[1], alone=True)])[0].data() if apart else None
     momentum, name, mechanism = momentum_view(runs), runs[0].name, mechanism_of(runs[0])
-    called = getattr(unforced(runs[0].system), "names", None) if runs[0].system is not None else None
+    called = getattr(without_forces(runs[0].system), "names", None) if runs[0].system is not None else None
     own = (mechanism.parts.name if mechanism is not None else called.system if called else "") or title  # not its file
     return {
         "title": MODELS[title].title if title in MODELS else own,
@@ -224,7 +224,7 @@ class Drive:
         ahead = [float(self.law.get(name, {}).get("y", 0.0)) for name in self.names]  # it moves, so that it has a scale
         config = {**request["config"], "run": {"step": self.step, "steps": SHOWN_STEPS}}
         rest = {"config": config, "frames": SHOWN_STEPS, "complete": True, "controls": [ahead] * SHOWN_STEPS}
-        return {"show": show(rest, opened), "step": self.step, "inputs": self.names}
+        return {"show": present(rest, opened), "step": self.step, "inputs": self.names}
 
     def go(self, stick: Any, steps: Any) -> dict[str, Any]:
         """Take some steps: the controls of each, the time and the places of all parts at the end."""
@@ -482,7 +482,7 @@ def goal_kind(name: str, system: MechanicalSystem | None) -> str | None:
     pictures = [factor.picture for factor in system.group.factors]
     if pictures == ["attitude"] and system.group.is_rotation_group(3) and not system.constraints:
         return "attitude"
-    mechanism = unforced(system)
+    mechanism = without_forces(system)
     if isinstance(mechanism, MechanismSystem):
         return "pose" if pictures == ["plane", "point"] and len(idle_names(mechanism)) == mechanism.parts.flat else None
     return "pose" if pictures in (["plane"], ["plane", "dial"]) else None
@@ -499,7 +499,7 @@ def park_law(job: Job) -> dict[str, Any]:
         sizes = dict(zip((each.name for each in system.inputs or ()), input_sizes(job, response), strict=True))
         found = wheelbase(system)
         base = found or 1.0
-        seen = response[:3] if isinstance(unforced(system), MechanismSystem) else response  # of the body
+        seen = response[:3] if isinstance(without_forces(system), MechanismSystem) else response  # of the body
         reached = [size * float(np.abs(one).max()) for size, one in zip(sizes.values(), seen.T, strict=True)]
         slower = max(
             1.0, 1.1 / np.sqrt(max(min(reached), 1e-3))
@@ -509,7 +509,7 @@ def park_law(job: Job) -> dict[str, Any]:
         else:
             law = dict(PARKS["car" if found else "unicycle"])
             pushed = [list(sizes)[int(np.argmax(np.abs(response[3 if found else 0]) * list(sizes.values())))]]
-        if isinstance(mechanism := unforced(system), MechanismSystem):
+        if isinstance(mechanism := without_forces(system), MechanismSystem):
             base, axle = size_of(mechanism), axle_of(mechanism)
             if axle is not None:
                 heavy = np.sqrt(np.diag(np.linalg.inv(response[:2] @ response[:2].T)))  # effort for an acceleration
@@ -941,7 +941,7 @@ def momentum_view(runs: Sequence[RunFrames]) -> View | None:
         view.title = "Momentum in the body: sphere and energy ellipsoid"
         radius = float(np.linalg.norm(points[0][0]))
         if system.group.is_rotation_group(3) and radius > 0:
-            view.add("sphere of constant momentum", sphere(radius), SURFACE, opacity=0.25)
+            view.add("sphere of constant momentum", sphere_shape(radius), SURFACE, opacity=0.25)
         if energy > 0 and system.potential is None:
             moments, axes = principal_axes(inertia)
             shell = globe(np.sqrt(2 * energy * moments), 41, 21) @ axes.T
@@ -969,7 +969,7 @@ def momentum_view(runs: Sequence[RunFrames]) -> View | None:
     for run, momentum in zip(runs, points, strict=True):
         view.run = run.index
         view.trace("momentum", momentum, run.colour, width=3.0)
-        view.add("momentum now", sphere(0.035 * size), run.colour, position=momentum)
+        view.add("momentum now", sphere_shape(0.035 * size), run.colour, position=momentum)
     for k, axis in enumerate(np.eye(3)):
         view.line("", np.stack([0 * axis, 1.25 * size * axis]), DARK, width=1.0, shared=True)
         view.add("", label(f"M{k + 1}"), DARK, position=1.33 * size * axis, shared=True)

@@ -319,7 +319,7 @@ def integrate(
             raise at("run.steps" if "steps" in job.config["run"] else "run.t_end", problem)
         raise Cancelled
     if simulation.receives_power(job.system) and run.failed_at != -1:
-        return *simulation.subsampled(run, every), seconds
+        return *simulation.subsample(run, every), seconds
     return run, None, seconds
 
 

@@ -183,7 +183,7 @@ def draw_planar(view: View, run: RunFrames) -> str:
     prism = shapes.prism(body.outline, height)
     inside("body", prism, body_colour(run), position=[0, 0, lift], opacity=0.45 * run.opacity)
     if body.centre is not None:
-        inside("centre of mass", shapes.sphere(0.13 * size), DARK, position=[*body.centre, lift + height])
+        inside("centre of mass", shapes.sphere_shape(0.13 * size), DARK, position=[*body.centre, lift + height])
         reach = float(body.centre[0])
         if len(body.wheels) == 1 and abs(reach) > 1e-9:
             lever = shapes.box(abs(reach), 0.05 * size, 0.05 * size)
@@ -197,7 +197,7 @@ def draw_planar(view: View, run: RunFrames) -> str:
         else:
             fin, low = 0.0, min(wheel.half, 0.18 * size)
             foot = inside("heading of the wheel", EMPTY, CONSTRAINT, **wheel.pose(low))
-            rolled = about(1, _rolled(run, wheel, low)) @ AXLE_ALONG_Y
+            rolled = about(1, _rolled_angles(run, wheel, low)) @ AXLE_ALONG_Y
             view.add("wheel", shapes.cylinder(low, 0.06 * size), CONSTRAINT, rotation=rolled, parent=foot)
         _forbid_across(view, run, max(1.2 * wheel.half, 0.35 * size), 0.02 * size - (fin / 2 or low), foot)
     view.trace("path of the contact", at_height(place, 0.004 * size), run.colour, width=3.0)
@@ -216,7 +216,7 @@ def draw_planar(view: View, run: RunFrames) -> str:
     return " ".join(CAPTIONS[name] for name in texts) + cusps
 
 
-def _rolled(run: RunFrames, wheel: Bar, radius: float) -> Array:
+def _rolled_angles(run: RunFrames, wheel: Bar, radius: float) -> Array:
     """The angles by which a wheel has turned: its way along itself over its radius."""
     w, v1, v2 = run.velocity[:, :3].T
     along = (v1 - w * wheel.y) * np.cos(wheel.angle) + (v2 + w * wheel.x) * np.sin(wheel.angle)
@@ -281,7 +281,7 @@ def mark_cusps(view: View, run: RunFrames, place: Array, turn: Array, size: floa
     for k, (when, where, name) in enumerate(found):
         at = at_height(where[None], 0.02 * size)[0]
         since = int(np.argmax(np.abs(run.t - run.t[0]) >= abs(when - run.t[0])))  # a film shows it when it happens
-        view.add(name, shapes.sphere(0.07 * size), run.colour, position=at, since=since)
+        view.add(name, shapes.sphere_shape(0.07 * size), run.colour, position=at, since=since)
         if k == 0 and run.is_first:
             above = at + np.array([0.0, 0.0, 0.35 * size])
             view.add("", shapes.label(name), run.colour, position=above, since=since)
@@ -300,7 +300,7 @@ def draw_hinged_sleighs(view: View, run: RunFrames) -> str:
         bar = shapes.box(abs(length), 0.4 * size, 0.4 * size)
         view.add("bar to the hinge", bar, DARK, position=[length / 2, 0, 0], parent=frame)
         joint = at_height(place + length * turn[:, :2, 0], size)
-        view.add("hinge", shapes.sphere(0.5 * size), sleigh.colour, position=joint)
+        view.add("hinge", shapes.sphere_shape(0.5 * size), sleigh.colour, position=joint)
     return f"{text} The two balls of the hinge must stay together."
 
 
@@ -334,7 +334,7 @@ def draw_rolling(view: View, run: RunFrames) -> str:
     _add_roller(view, run, body, frame)
     view.trace("contact on the floor", floor_contact, run.colour, width=3.0)
     view.trace("contact on the body", contact, DARK, width=1.5, parent=frame)
-    view.add("point of contact", shapes.sphere(0.05 * size), CONSTRAINT, position=floor_contact)
+    view.add("point of contact", shapes.sphere_shape(0.05 * size), CONSTRAINT, position=floor_contact)
     # the velocity of the centre and, of a round body, of the point opposite: twice as fast on a floor at rest
     climb = -rotate(turns, np.cross(spin, contact))[:, 2:]
     middle = np.concatenate([run.velocity[:, 3:5], climb], axis=1)
@@ -386,7 +386,7 @@ def _add_roller(view: View, run: RunFrames, body: Roller, frame: int) -> None:
 
 def add_ball(view: View, run: RunFrames, radius: float, parent: int, name: str = "ball") -> None:
     """A ball with three stripes that show how it turns."""
-    view.add(name, shapes.sphere(radius), body_colour(run), opacity=0.45 * run.opacity, parent=parent)
+    view.add(name, shapes.sphere_shape(radius), body_colour(run), opacity=0.45 * run.opacity, parent=parent)
     for axis, colour in zip(np.eye(3), STRIPE_COLOURS, strict=True):
         turn = np.stack([np.roll(axis, 1), np.roll(axis, 2), axis], axis=-1)
         view.add("stripe", shapes.torus(radius, 0.022 * radius), colour, rotation=turn, parent=parent, legend="")
@@ -426,7 +426,7 @@ def draw_mechanism(view: View, run: RunFrames) -> str:
                 view.line(f"arm of {name}", ends, DARK, width=3.0, parent=frame, legend="")
     for contact, (places, across) in zip(parts.contacts, np.moveaxis(touching, 0, 2), strict=True):
         at, size = grow(places), scale * solids[contact.body].size
-        view.add("point of contact", shapes.sphere(0.06 * size), CONSTRAINT, position=at)
+        view.add("point of contact", shapes.sphere_shape(0.06 * size), CONSTRAINT, position=at)
         view.trace("path of the contact", at, run.colour)
         if np.any(across) and run.is_first:
             left, right = at - 0.6 * size * across, at + 0.6 * size * across
@@ -460,7 +460,7 @@ def _add_solid(view: View, run: RunFrames, name: str, solid: Solid, scale: float
             return add_ball(view, run, semi[0], hub, name)
         hub = view.add("axle", EMPTY, DARK, rotation=AXLE_ALONG_Y.T, parent=hub)
         return add_disk(view, run, semi[0], hub, 2 * semi[2], name)
-    shape = {"cylinder": shapes.cylinder(semi[0], 2 * semi[2]), "ellipsoid": shapes.ellipsoid(*semi)}
+    shape = {"cylinder": shapes.cylinder(semi[0], 2 * semi[2]), "ellipsoid": shapes.ellipsoid_shape(*semi)}
     style = inside | {"opacity": (0.45 if is_base else 0.8) * run.opacity}
     view.add(name, shape.get(solid.kind, shapes.box(*(2 * semi))), body_colour(run) if is_base else PALE, **style)
 
@@ -493,7 +493,7 @@ def draw_poinsot(view: View, run: RunFrames) -> str:
     momentum = rotate(attitude, run.momentum)
     frame = view.add("frame of the body", EMPTY, DARK, rotation=attitude)
     add_inertia_box(view, run, frame, scale=0.6)
-    shell = shapes.ellipsoid(*(scale * semi))
+    shell = shapes.ellipsoid_shape(*(scale * semi))
     view.add("inertia ellipsoid", shell, SURFACE, rotation=axes, opacity=0.25 * run.opacity, parent=frame)
     view.trace("polhode", contact, DARK, width=1.5, parent=frame)
     view.trace("herpolhode", rotate(attitude, contact), run.colour, width=3.0)
@@ -521,7 +521,7 @@ def draw_satellite(view: View, run: RunFrames) -> str:
     profile = np.linspace(0.0, 1.0, 7)
     add("mast", shapes.cylinder(0.03, 0.7), DARK, position=[0, 0, 0.35])
     add("dish", shapes.surface(revolve(0.3 * profile, 0.46 + 0.12 * profile**2, 25)), PALE)
-    add("feed", shapes.sphere(0.05), DARK, position=[0, 0, 0.7])
+    add("feed", shapes.sphere_shape(0.05), DARK, position=[0, 0, 0.7])
     view.trace("where the antenna points", AIM * attitude[:, :, 2], run.colour)
     momentum, spin = rotate(attitude, run.momentum), rotate(attitude, run.velocity)
     view.arrow("momentum", np.zeros(3), scale_arrows(momentum, 1.5), MOMENTUM, width=0.04)
@@ -547,7 +547,7 @@ def draw_body(view: View, run: RunFrames) -> str:
     view.arrow("angular velocity", np.zeros(3), spin, VELOCITY, width=0.04 * size, parent=frame)
     text = _add_forbidden_axis(view, run, attitude, place, size, frame) if run.rows.shape[1] else ""
     if run.name == "skate-on-ellipsoid" and run.is_first:
-        view.add("surface", shapes.ellipsoid(*run.parameters["axes"]), SURFACE, opacity=0.35, shared=True)
+        view.add("surface", shapes.ellipsoid_shape(*run.parameters["axes"]), SURFACE, opacity=0.35, shared=True)
         view.include([[0.0, 0.0, 0.0]], float(np.max(run.parameters["axes"])))
     if not still:
         text += _add_blade_in_space(view, run, size, frame)
@@ -645,7 +645,7 @@ def draw_point(view: View, run: RunFrames) -> str:
     points, velocity = points * stretch, velocity * stretch
     reach = max(float(np.ptp(points, axis=0).max()), 1e-3)
     view.trace("path", points, run.colour, width=3.0)
-    view.add("particle", shapes.sphere(0.03 * reach), run.colour, position=points)
+    view.add("particle", shapes.sphere_shape(0.03 * reach), run.colour, position=points)
     tip = points + scale_arrows(velocity, 0.3 * reach)
     view.arrow("velocity", points, tip, VELOCITY, width=0.01 * reach)
     known = run.system.coordinate_names if run.system is not None else [f"q{i + 1}" for i in range(n)]
@@ -690,10 +690,10 @@ def draw_pendulum_chain(view: View, run: RunFrames) -> str:
     for mass, length, here in zip(masses, lengths, np.swapaxes(places, 0, 1), strict=True):
         rod = shapes.cylinder(0.02 * size, length)
         add("rod", rod, CONSTRAINT, position=(here + above) / 2, rotation=align_z(here - above))
-        add("mass", shapes.sphere(0.1 * size * (mass / masses.max()) ** (1 / 3)), run.colour, position=here)
+        add("mass", shapes.sphere_shape(0.1 * size * (mass / masses.max()) ** (1 / 3)), run.colour, position=here)
         above = here
     view.trace("path of the last mass", above, run.colour)
-    view.add("support", shapes.sphere(0.05 * size), DARK, shared=True)
+    view.add("support", shapes.sphere_shape(0.05 * size), DARK, shared=True)
     view.include([[0.0, 0.0, 0.0]], 1.05 * float(lengths.sum()))
     return CAPTIONS["pendulum_chain"]
 
@@ -724,7 +724,7 @@ def draw_basis_images(view: View, run: RunFrames) -> str:
             view.arrow("velocity of the tips", tip, end, VELOCITY, width=0.02 * size)
     if moving:
         view.trace("path of the reference point", place, run.colour, width=3.0)
-        view.add("reference point", shapes.sphere(0.06 * size), DARK, position=place)
+        view.add("reference point", shapes.sphere_shape(0.06 * size), DARK, position=place)
         forward = scale_arrows(rates[:, :3, n], 2.0 * size)
         view.arrow("velocity", place, place + forward, VELOCITY, width=0.05 * size)
     view.include(place, 1.2 * size)

@@ -43,7 +43,7 @@ from ..simulation import Run
 from . import requests
 from .catalogue import entry, input_of_system, make_catalogue, start
 from .film import animate
-from .presentation import Drive, show, show_run
+from .presentation import Drive, present, show_run
 from .requests import StudioInput
 from .workers import Busy, Cancelled, OverBudget, Sessions, Workers
 
@@ -178,7 +178,7 @@ def make_download(
     with tempfile.TemporaryDirectory(prefix="dalembert-studio-") as folder:
         file = Path(folder) / f"file.{kind}"
         if kind == "html":
-            file.write_bytes(page_with(show(request, opened, cancelled)).encode())
+            file.write_bytes(page_with(present(request, opened, cancelled)).encode())
         elif path is None and kind == "toml" and opened.make is not None:
             raise InvalidInput("this system lives in Python or in a URDF file, which no configuration names: save data")
         elif path is None and kind == "toml":
@@ -247,7 +247,7 @@ def answer_request(asked: tuple[str, Any], cancelled: Callable[[], bool], opened
             return answer_json({})
         if task == "show":
             with in_haste():
-                return answer_json(show(given, opened, cancelled))
+                return answer_json(present(given, opened, cancelled))
         name, kind, content = make_download(given, opened, cancelled)
         safe = UNSAFE_CHARACTERS.sub("-", name)
         return Answer(200, kind, content, {"Content-Disposition": f'attachment; filename="{safe}"'})

@@ -47,12 +47,12 @@ def box(*size: float) -> Shape:
     return {"kind": "box", "size": [float(s) for s in size]}
 
 
-def ellipsoid(*axes: float) -> Shape:
+def ellipsoid_shape(*axes: float) -> Shape:
     return {"kind": "ellipsoid", "axes": [float(a) for a in axes]}
 
 
-def sphere(radius: float) -> Shape:
-    return ellipsoid(radius, radius, radius)
+def sphere_shape(radius: float) -> Shape:
+    return ellipsoid_shape(radius, radius, radius)
 
 
 def cylinder(radius: float, height: float) -> Shape:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..analysis.branches import largest_step
-from ..errors import InvalidInput, WriteFailure, made_by, require_name
+from ..errors import InvalidInput, WriteFailure, require_name, stamp_origin
 from ..io.atomic import atomic_path, flush_to_disk, output_lock
 from ..io.config import parse_job, read_config, to_toml
 from ..io.dataset import Arrays, checksum, checksum_attributes, require_writable
@@ -525,5 +525,11 @@ def store_attributes(members: SweepMembers) -> dict[str, Any]:
     """What made a store: the system, the plan, the configuration, versions, machine and time."""
     plan, system = members.plan, members.first.system.title
     config = to_toml({**plan.config, "sweep": plan.section})
-    attributes = {"system": system, "plan": plan.description, "config": config, "members": plan.members, **made_by()}
+    attributes = {
+        "system": system,
+        "plan": plan.description,
+        "config": config,
+        "members": plan.members,
+        **stamp_origin(),
+    }
     return attributes | {"checksum": checksum_attributes(attributes)}

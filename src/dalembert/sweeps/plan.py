@@ -353,7 +353,7 @@ def parse_axis(name: str, spec: Any) -> SweepAxis:
     if kind == "random":
         low, high = read_numbers(f"random of {name}", spec[kind], "low, high")
         count, seed = positive_int(f"count of {name}", spec.get("count")), _seed(name, spec)
-        return SweepAxis((name,), count, lambda lo, hi: {name: low + (high - low) * _uniform(seed, name, lo, hi)})
+        return SweepAxis((name,), count, lambda lo, hi: {name: low + (high - low) * _draw_uniform(seed, name, lo, hi)})
     return _spaced_axis(name, kind, spec[kind])
 
 
@@ -402,7 +402,7 @@ def parse_sample(spec: Any) -> SweepAxis:
         from scipy.stats import qmc
 
         if kind == "random":
-            return np.stack([_uniform(seed, name, lo, hi) for name in names], axis=1)
+            return np.stack([_draw_uniform(seed, name, lo, hi) for name in names], axis=1)
         if kind == "latin":
             return _latin(len(names), count, seed)[lo:hi]
         with warnings.catch_warnings():
@@ -417,7 +417,7 @@ def parse_sample(spec: Any) -> SweepAxis:
     return SweepAxis(names, count, at)
 
 
-def _uniform(seed: int, name: str, lo: int, hi: int) -> Points:
+def _draw_uniform(seed: int, name: str, lo: int, hi: int) -> Points:
     """Numbers lo, ..., hi - 1 of the stream of a name: a counter-based generator starts at any place at once."""
     stream = np.random.Philox(key=[seed, zlib.crc32(name.encode())]).advance(lo // 4)  # four numbers a block
     return np.random.Generator(stream).random(hi - lo // 4 * 4)[lo % 4 :]
