@@ -270,7 +270,8 @@ def advance_body(step: Step, m: Vector3) -> tuple[Vector3, Quaternion]:
 
 def _add_products(first: Any, a: Vector3, b: Vector3) -> Scalar:
     """first + a_1 b_1 + a_2 b_2 + a_3 b_3, one multiply-add each."""
-    return first + a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
+    total: Array = first + a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
+    return total
 
 
 def turn_tensorial(step: Step, m: Array) -> tuple[Array, Array]:
