@@ -223,15 +223,28 @@ def remember(key: Any, make: Callable[[], Result]) -> Result | None:
             found = make()
         except (LoweringError, ImportError):
             found = None
-        _plans[key] = found
-        while len(_plans) > MAX_PLANS:
-            with suppress(KeyError):  # another thread may have taken it out
-                _plans.popitem(last=False)
-        return found
+        return remember(key, found)
     if len(_plans) > MAX_PLANS // 2:  # before, none has to go soon
         with suppress(KeyError):
             _plans.move_to_end(key)
     return found
+
+
+def remember(key: Any, made: Result) -> Result:
+    """Keep what was made for a key, until others were used more recently or better code is made."""
+    _plans[key] = made
+    while len(_plans) > MAX_PLANS:
+        with suppress(KeyError):  # another thread may have taken it out
+            _plans.popitem(last=False)
+    return made
+
+
+def recall(key: Any) -> Any:
+    """What is kept for a key, or None."""
+    try:
+        return _plans.get(key)
+    except TypeError:  # something in it has no hash
+        return None
 
 
 def make_up() -> None:
@@ -952,7 +965,7 @@ class Chain:
 
     def constants(self, leaves: Sequence[Numbers]) -> bytes:
         """The words of the constants, as all three programs want them."""
-        words = b"".join(map(leaf_bytes, leaves))
+        words = b"".join([leaf.tobytes() if leaf.dtype is DOUBLE else leaf_bytes(leaf) for leaf in leaves])
         first = words[: self.judged]
         return b"".join((first, self.judge.captured, words, self.begin.captured, words, self.steps.captured))
 
@@ -964,7 +977,7 @@ class Chain:
 
         `initial` records the carry before the first step too. The words that come back end with the records.
         """
-        parts = [constants, *map(leaf_bytes, start)]
+        parts = [constants, *[leaf.tobytes() if leaf.dtype is DOUBLE else leaf_bytes(leaf) for leaf in start]]
         if controls:
             parts += [leaf_bytes(leaf[0]) for leaf in controls]
             held = flat_rows(controls)
@@ -1033,8 +1046,8 @@ class Chain:
             return False
         capacity = self._capacity(words)
         begin = self.out + capacity * self.mark
-        if capacity == 1:
-            return words.item(begin) != self.watch.missing
+        if capacity < FIRST_STEPS:  # of a list it is known sooner
+            return self.watch.missing not in words[begin : begin + capacity].tolist()
         return not np.count_nonzero(words[begin : begin + capacity] == self.watch.missing)
 
     def records(self, words: Words, single: bool = False) -> Any:

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,10 +51,14 @@ from ..kernels import (
     keep_carry,
     known_number,
     make_problem,
+    recall,
     recognise,
+    remember,
     run_problem,
     run_with_slopes,
+    shapes_of,
     to_host,
+    words_of,
 )
 from ..mechanics import (
     ADMISSIBLE_TOLERANCE,
@@ -120,6 +124,8 @@ MAX_CURVES = 64
 """Curves of problems whose moving numbers are known."""
 MAX_MARKED, MAX_JUDGED_METHODS = 4096, 16
 """Numbers of an array that is known again by its bytes, and methods whose last members are."""
+PLAIN_OPTIONS = (int, int, bool, float)
+"""The types of steps, save_every, monitor and step in a call that is known again."""
 WATCH = Watch(lambda loop: loop.status, OK, lambda record: record.steps, int(NO_RECORD), NOT_FINITE)
 
 
@@ -157,6 +163,12 @@ def simulate(
     numbers (and events) along it come back in `run.tangents`. With `directions`, s is an array of so many numbers, and
     derivatives along all of them come back, with these in front.
     """
+    alone = t_end is None and t0 is None and controls is None and tangents is directions is progress is None
+    options: Any = None
+    if alone and events == () and (type(steps), type(save_every), type(monitor), type(step)) == PLAIN_OPTIONS:
+        options = ("simulate", integrator, step, steps, save_every, monitor, backend)
+        if (known := recall(options)) and (made := known(system, state)):
+            return made
     given = state.last if isinstance(state, Run) else state
     require_arguments(system, integrator, given, step)
     require_function("tangents", tangents, "s -> (system, state, step)")
@@ -179,7 +191,7 @@ def simulate(
             )
     else:
         plain = tangents is None and isinstance(events, Sequence) and not events
-        if plain and (made := _run_at_once(schedule, system, step, begin)):
+        if plain and (made := _run_at_once(schedule, system, step, begin, options)):
             return made
     traced = is_traced((system, given, step))
 
@@ -423,8 +435,46 @@ def _integrate(
     return _drop_repeated_records(made, schedule)
 
 
-def _run_at_once(schedule: Schedule, system: MechanicalSystem, step: Any, state: State) -> Run | None:
-    """Return a short run from a state, checked and run by a `Chain`; None where it has to go the long way."""
+def arrays_of(state: Any, group: Any) -> list[Any] | None:
+    """The leaves of a state of this group, if they are arrays of NumPy: its parts, where a configuration is a tuple."""
+    if state.__class__ is not State or state.group is not group:
+        return None
+    t, g, *rest = state
+    found = [t, *g, *rest] if g.__class__ is tuple else [t, g, *rest]
+    return found if set(map(type, found)) == {np.ndarray} else None
+
+
+class KnownCall(NamedTuple):
+    """A call of `simulate` that was checked before, for systems and states of a kind: only numbers are looked at."""
+
+    schedule: Schedule
+    chain: Chain
+    blocks: tuple[tuple[int, int], ...]
+    h: Any
+    step: float
+    kind: Any
+    group: Any
+    shapes: tuple[Any, ...]
+
+    def __call__(self, system: Any, state: Any) -> Run | None:
+        """Return the run; None where something is of another kind, or has to be asked, or refused."""
+        schedule, chain, start = self.schedule, self.chain, arrays_of(state, self.group)
+        if start is None or shapes_of(start) != self.shapes or schedule.integrator.must_ask(system):
+            return None
+        found, t, size = words_of((system, self.h)), start[0].item(), state.momentum.dot(state.momentum)
+        if found is None or found[0] != self.kind or t + self.step == t or not math.isfinite(t + size):
+            return None
+        words = chain.run(chain.constants(found[1]), start, [], self.blocks, True)
+        return None if words is None else finish_run(schedule, system, self.h, chain, words)
+
+
+def _run_at_once(
+    schedule: Schedule, system: MechanicalSystem, step: Any, state: State, options: Any = None
+) -> Run | None:
+    """Return a short run from a state, checked and run by a `Chain`; None where it has to go the long way.
+
+    Another call with these `options` is known again.
+    """
     integrator, backend = schedule.integrator, schedule.backend
     if schedule.t_end is not None or schedule.progress is not None or backend not in ("auto", "llvm"):
         return None
@@ -454,6 +504,10 @@ def _run_at_once(schedule: Schedule, system: MechanicalSystem, step: Any, state:
         require()
         words = chain.run(given, start, controls, blocks, True, judged=True)
         assert words is not None
+    if options is not None and arrays_of(state, group := state.group) and group is not None:
+        kind = words_of((system, h))
+        assert kind is not None
+        remember(options, KnownCall(schedule, chain, blocks, h, step, kind[0], group, shapes_of(start)))
     return finish_run(schedule, system, h, chain, words)
 
 
@@ -461,14 +515,7 @@ def _run_for_gradient(schedule: Schedule, consts: Constants, state: State, varie
     """Return a run whose gradient is taken, from its beginning on; None where it has to go in parts."""
     if schedule.t_end is not None or not is_traced((consts, state, schedule.controls)):
         return None
-    blocks, given = tuple(schedule.blocks()), (state, schedule.first_controls)
-    if len(blocks) != 1:
-        return None
-    axes: Any = (None, None, None)
-    if schedule.lanes is not None:
-        axes = (schedule.axes()[0], varies, 0 if schedule.own_controls else None)
-    trees = (consts, given, schedule.controls)
-    found = bind_whole(*schedule.kernel, trees, schedule.lanes, axes, *blocks[0], schedule.backend, WATCH)
+    found = bind_blocks(schedule, schedule.kernel, consts, (state, schedule.first_controls), varies)
     if found is None:
         return None
     final, records = found
@@ -477,6 +524,36 @@ def _run_for_gradient(schedule: Schedule, consts: Constants, state: State, varie
         consts[0], schedule.integrator, consts[1], records, final, backend, "traced", False, schedule.batched,
         schedule.controls is not None, controls=schedule.controls, every=schedule.save_every,
     )  # fmt: skip
+
+
+def bind_blocks(
+    schedule: Schedule, kernel: RunKernel, consts: Constants, given: Any, varies: Any = None
+) -> tuple[Any, Any] | None:
+    """Return (last loop, records) of a traced run, each block of it one native call; None where that is not all.
+
+    A block after the first begins with the loop that the first one left, whose record is there already.
+    """
+    lanes, begin, parts, done = schedule.lanes, kernel.begin, [], 0
+    own = None if lanes is None else schedule.axes()[0]
+    for saves, every in schedule.blocks():
+        held = schedule.some_controls(done, saves * every)
+        axes = (own, varies, 0 if schedule.own_controls else None)
+        trees, steps = (consts, given, held), kernel[1:]
+        found = bind_whole(begin, *steps, trees, lanes, axes, saves, every, schedule.backend, WATCH)
+        if found is None:
+            return None
+        parts.append(found)
+        begin, given, varies, done = _go_on, found[0], None if lanes is None else 0, done + saves * every
+    if len(parts) == 1:
+        return parts[0]
+    axis = 0 if lanes is None else 1
+    later = [jax.tree.map(lambda leaf: leaf[(slice(None),) * axis + (slice(1, None),)], part[1]) for part in parts[1:]]
+    records = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=axis), parts[0][1], *later)
+    return mark_failures(records, parts[-1][0])[::-1]
+
+
+def _go_on(consts: Constants, loop: LoopState) -> LoopState:
+    return loop
 
 
 def _run_members_at_once(schedule: Schedule, members: Members, step: Any) -> Run | None:
