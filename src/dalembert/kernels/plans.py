@@ -51,7 +51,6 @@ from .problem import (
     Streams,
     Words,
     address,
-    from_words,
     lane_axes,
     make_layout,
     make_problem,
@@ -165,12 +164,13 @@ class CallPlan:
 
 
 def unpack_lanes(words: Words, leaves: list[Leaf], lanes: int, stride: int, capacity: int) -> list[Numbers]:
-    """The leaves of records, (lanes, capacity, ...)."""
+    """The leaves of records, (lanes, capacity, ...): views of 8-byte types."""
     made = []
-    for before, size, shape, _, dtype in leaves:
-        part = from_words(words[before * stride * capacity : (before + size) * stride * capacity], dtype)
-        data = part.reshape(capacity, *shape, stride)[..., :lanes]
-        made.append(data.transpose(data.ndim - 1, *range(data.ndim - 1)))
+    for before, size, shape, wide, own in leaves:
+        steps = [8 * stride * math.prod(shape[k + 1 :]) for k in range(len(shape))]
+        ways = (8, 8 * stride * size, *steps)
+        view: Numbers = np.ndarray((lanes, capacity, *shape), wide, words, 8 * before * stride * capacity, ways)
+        made.append(view if wide is own else view.astype(own))
     return made
 
 
@@ -538,15 +538,18 @@ class HostLanes:
         first = [leaf[:, 0] if own else leaf[0] for leaf, own in zip(controls, self.control_axes, strict=True)]
         room, self.room = self.room, None  # two threads do not share it
         shared, varying, room = self.begin._pack_lanes([*consts, *start, *first], room)
-        constants = shared[: len(shared) - len(self.begin.captured) // 8]
         held, row, row_stride = pack_controls(controls, self.control_axes, stride)
-        own = [np.concatenate([constants, _words(plan.captured)]) for plan in (self.begin, steps)]
+        again = shared
+        if self.begin.captured != steps.captured:
+            constants = shared[: len(shared) - len(self.begin.captured) // 8]
+            again = np.concatenate([constants, _words(steps.captured)])
         ends = (self.begin.words * stride, (self.begin.words + capacity * steps.words) * stride)
         whole = _take_memory(ends[1])  # in one piece: large memory comes in large pages
         loop, words = whole[: ends[0]], whole[ends[0] : ends[1]]
         good = loop[ends[0] - stride :][:lanes]  # the last that a beginning makes
-        spaces = [each.ctypes.data for each in (*own, varying, room, held, loop, words)]
-        bases = LANE_SPACES.pack(*spaces)
+        begins = address(whole)
+        given = map(address, (shared, again, varying, room))
+        bases = LANE_SPACES.pack(*given, held.ctypes.data, begins, begins + 8 * ends[0])
 
         def run(blocks: Sequence[tuple[int, int]]) -> float:
             clock = time.thread_time()

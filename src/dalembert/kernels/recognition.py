@@ -121,16 +121,19 @@ def _text_of_structure(structure: Any, within: tuple[Any, ...]) -> list[str]:
     return known
 
 
-def _never_changes(it: Any) -> bool:
-    """Whether a thing that equals this one has its text, now and later: no function, array or object of a user."""
+def _never_changes(it: Any, alike: bool = True) -> bool:
+    """Whether this has its text now and later: no function, array or object of a user; if `alike`, what equals it too.
+
+    A state of a group that is not known equals one of any group: it has another text, and is used as that one.
+    """
     if isinstance(it, jax.tree_util.PyTreeDef):
-        return _never_changes(it.node_data()) and all(map(_never_changes, it.children()))
+        return _never_changes(it.node_data(), alike) and all(_never_changes(each, alike) for each in it.children())
     if type(it) in (tuple, list, dict):
-        return all(map(_never_changes, it.items() if isinstance(it, dict) else it))
+        return all(_never_changes(each, alike) for each in (it.items() if isinstance(it, dict) else it))
     if dataclasses.is_dataclass(it) and not isinstance(it, type | Template):
         own, kind = [getattr(it, field.name) for field in dataclasses.fields(it)], type(it)
         compared = cast(Any, kind).__dataclass_params__.eq and kind.__hash__ is not None  # not by an __eq__ of its own
-        return _has_name(kind) and compared and all(map(_never_changes, own))
+        return _has_name(kind) and (compared or not alike) and all(_never_changes(each, alike) for each in own)
     return type(it) in _PLAIN or isinstance(it, Template) or _has_name(it)
 
 
@@ -306,6 +309,9 @@ def _recognise(function: Any, take_arrays: bool, within: tuple[Any, ...]) -> tup
     if isinstance(function, types.FunctionType) and function.__closure__:
         contents = [_contents(cell) for cell in function.__closure__]
         flat, structure = jax.tree.flatten(contents, is_leaf=lambda node: node is None)
+        known = None if within else _seen.get((id(function.__code__), take_arrays))
+        if known is not None and (again := known.take(function, flat, structure)) is not None:
+            return known.template, again
         for leaf in flat:
             if _is_input(leaf, take_arrays):
                 leaves.append(_ARRAY)
@@ -333,7 +339,71 @@ def _recognise(function: Any, take_arrays: bool, within: tuple[Any, ...]) -> tup
         while len(_templates) > MAX_RECOGNISED:
             _templates.popitem(last=False)
     _templates.move_to_end(digest)
+    if arrays and not within:
+        _see(function, flat, structure, leaves, take_arrays, _templates[digest])
     return _templates[digest], arrays
+
+
+@dataclasses.dataclass(frozen=True)
+class _Seen:
+    """A function that was written down, and what it was made of: the same things have the same text."""
+
+    code: types.CodeType
+    structure: Any
+    leaves: list[tuple[Any, bool]]  # of what it closes over, and whether they are taken out
+    reads: list[tuple[dict[str, Any], str, Any]]  # the globals that it and the functions there read
+    template: Template
+
+    def take(self, function: types.FunctionType, flat: list[Any], structure: Any) -> list[Any] | None:
+        """The arrays taken out of a function of the same code; None where something else is not the same."""
+        if function.__code__ is not self.code or function.__globals__ is not self.reads[0][0]:
+            return None
+        if structure != self.structure or function.__defaults__ or function.__kwdefaults__:
+            return None
+        arrays = []
+        for leaf, (before, taken) in zip(flat, self.leaves, strict=True):
+            same = leaf is before or (_is_input(leaf, True) if taken else _bits(leaf) == before)
+            if not same:
+                return None
+            if taken:
+                arrays.append(leaf)
+        return arrays if all(space.get(name, _ARRAY) is value for space, name, value in self.reads) else None
+
+
+def _bits(leaf: Any) -> Any:
+    """What a leaf is known by: an array that can be changed by what it holds, all else by itself."""
+    return (leaf.shape, leaf.dtype.str, leaf.tobytes()) if isinstance(leaf, np.ndarray) else leaf
+
+
+_seen: dict[tuple[int, bool], _Seen] = {}
+
+
+def _see(function: Any, flat: list[Any], structure: Any, leaves: list[Any], take_arrays: bool, made: Template) -> None:
+    """Remember a function if its text follows from which objects it is made of, but for the arrays taken out of it."""
+    reads: list[tuple[dict[str, Any], str, Any]] = [(function.__globals__, "", _ARRAY)]
+
+    def settles(it: Any) -> bool:
+        if isinstance(it, types.FunctionType) and not (it.__closure__ or it.__defaults__ or it.__kwdefaults__):
+            return _has_name(it) or read(it)
+        if isinstance(it, types.ModuleType):
+            return _in_library(it.__name__)
+        return _never_changes(it, False) or (isinstance(it, _ARRAYS) and not isinstance(it, jax.core.Tracer))
+
+    def read(it: types.FunctionType) -> bool:
+        own = [(it.__globals__, name, value) for name, value in _globals_read(it)]
+        new = [each for each in own if not any(each[0] is a and each[1] == b for a, b, _ in reads)]
+        reads.extend(new)
+        return all(settles(value) for _, _, value in new)
+
+    marks = [leaf is _ARRAY for leaf in leaves]
+    pairs = list(zip(flat, marks, strict=True))
+    plain = not (function.__defaults__ or function.__kwdefaults__ or any(isinstance(leaf, Template) for leaf in leaves))
+    fixed = plain and _never_changes(structure, False) and read(function)
+    if fixed and all(mark or settles(leaf) for leaf, mark in pairs):
+        kept = [(None if mark and not isinstance(leaf, jax.Array) else _bits(leaf), mark) for leaf, mark in pairs]
+        if len(_seen) >= MAX_RECOGNISED:
+            _seen.clear()
+        _seen[id(function.__code__), take_arrays] = _Seen(function.__code__, structure, kept, reads, made)
 
 
 def _is_input(leaf: Any, take_arrays: bool) -> bool:
