@@ -119,7 +119,6 @@ class CallPlan:
         self.record, self.record_tree = lay_out(lowered.record)
         self.carry, self.carry_tree = lay_out(problem.carry_tree)
         self.control_row, self.width = buffers.control_row, session.width
-        self.views = [(shape, wide, 8 * before, own) for before, _, shape, wide, own in self.record]
 
     def evaluate(self, leaves: Sequence[Numbers]) -> Any:
         """The record of a run of no steps, with the lanes in front where there are any."""
@@ -129,11 +128,7 @@ class CallPlan:
             given, record = bytearray().join(parts), np.empty(self.words, np.int64)
             begin = address(given)
             self.function(begin, 0, begin + 8 * self.shared, 0, address(record), 1, 0, 1, 0, 1, 0, 1, 1)
-            made: list[Numbers] = []
-            for shape, wide, place, own in self.views:
-                view: Numbers = np.ndarray(shape, wide, record, place)
-                made.append(view if wide is own else view.astype(own))
-            return self.record_tree.unflatten(made)
+            return self.record_tree.unflatten(view_leaves(record, self.record))
         shared, varying, state = self._pack_lanes(leaves)
         records = np.empty(self.words * self.stride, np.int64)
         addresses = map(address, (shared, varying, state))
@@ -223,28 +218,15 @@ def remember(key: Any, make: Callable[[], Result]) -> Result | None:
             found = make()
         except (LoweringError, ImportError):
             found = None
-        return remember(key, found)
+        _plans[key] = found
+        while len(_plans) > MAX_PLANS:
+            with suppress(KeyError):  # another thread may have taken it out
+                _plans.popitem(last=False)
+        return found
     if len(_plans) > MAX_PLANS // 2:  # before, none has to go soon
         with suppress(KeyError):
             _plans.move_to_end(key)
     return found
-
-
-def remember(key: Any, made: Result) -> Result:
-    """Keep what was made for a key, until others were used more recently or better code is made."""
-    _plans[key] = made
-    while len(_plans) > MAX_PLANS:
-        with suppress(KeyError):  # another thread may have taken it out
-            _plans.popitem(last=False)
-    return made
-
-
-def recall(key: Any) -> Any:
-    """What is kept for a key, or None."""
-    try:
-        return _plans.get(key)
-    except TypeError:  # something in it has no hash
-        return None
 
 
 def make_up() -> None:
@@ -624,18 +606,23 @@ def find_host_lanes(
     total = sum(saves * every for saves, every in blocks)
     if not runs_natively(lanes, backend) or lanes * total * FASTEST_STEP > CHUNK_SECONDS:
         return None
+    found = _remember_by(
+        trees, (functions, lanes, axes), check, lambda: _make_host_lanes(functions, trees, lanes, axes, watch)
+    )
+    return found and (partial(found[0], blocks=blocks), found[1])
+
+
+def _remember_by(
+    trees: tuple[Any, Any, Any], others: tuple[Any, ...], check: Callable[[], None], make: Callable[[], Result | None]
+) -> tuple[Result, list[list[Numbers]]] | None:
+    """What is made of trees of a kind, and their leaves; None where these are not known, or not for native code."""
     flat = [jax.tree.flatten(tree) for tree in trees]
     given = [part for leaves, _ in flat if (part := concrete_leaves(leaves)) is not None]
     if len(given) < len(flat):
         return None
-
-    def make() -> HostLanes | None:
-        check()
-        return _make_host_lanes(functions, trees, lanes, axes, watch)
-
-    key = (functions, tuple(tree for _, tree in flat), lanes, axes, tuple(map(shapes_of, given)))
-    chain = remember(key, make)
-    return None if chain is None else (partial(chain, blocks=blocks), given)
+    key = (*others, tuple(tree for _, tree in flat), tuple(map(shapes_of, given)))
+    found = remember(key, lambda: (check(), make())[1])
+    return None if found is None else (found, given)
 
 
 def _make_host_lanes(
@@ -733,18 +720,8 @@ def find_slope_lanes(
     """
     if steps * FASTEST_STEP > CHUNK_SECONDS:
         return None
-    flat = [jax.tree.flatten(tree) for tree in trees]
-    given = [part for leaves, _ in flat if (part := concrete_leaves(leaves)) is not None]
-    if len(given) < len(flat):
-        return None
-
-    def make() -> SlopeLanes:
-        check()
-        return SlopeLanes(functions, trees, moving, directions, watch)
-
-    key = (functions, tuple(tree for _, tree in flat), moving, directions, tuple(map(shapes_of, given)))
-    found = remember(key, make)
-    return None if found is None else (found, given)
+    make = partial(SlopeLanes, functions, trees, moving, directions, watch)
+    return _remember_by(trees, (functions, moving, directions), check, make)
 
 
 class Shelf:
@@ -963,8 +940,6 @@ class Chain:
         self.status = judge.words + steps.carry[watch.status(steps.carry_tree.unflatten(range(len(steps.carry))))][0]
         self.mark = steps.record[watch.marks(steps.record_tree.unflatten(range(len(steps.record))))][0]
         self.pace = CHUNK_SECONDS / SHORT_STEPS  # seconds of a step: a guess, then as the last run went
-        self.single = [(shape, wide, 8 * (self.out + before)) for before, _, shape, wide, _ in steps.record]
-        self.narrow = any(wide is not own for *_, wide, own in steps.record)  # types of less than 8 bytes
 
     def constants(self, leaves: Sequence[Numbers]) -> bytes:
         """The words of the constants, as all three programs want them."""
@@ -1055,12 +1030,8 @@ class Chain:
 
     def records(self, words: Words, single: bool = False) -> Any:
         """All records; a single one without an axis for their number."""
-        if single:
-            made = [np.ndarray(shape, wide, words, place) for shape, wide, place in self.single]
-            if self.narrow:
-                made = [leaf.astype(each[-1]) for leaf, each in zip(made, self.steps.record, strict=True)]
-            return self.steps.record_tree.unflatten(made)
-        return self.steps.record_tree.unflatten(view_leaves(words, self.steps.record, self.out, self._capacity(words)))
+        capacity = None if single else self._capacity(words)
+        return self.steps.record_tree.unflatten(view_leaves(words, self.steps.record, self.out, capacity))
 
     def _capacity(self, words: Words) -> int:
         return (len(words) - self.out) // self.steps.words

@@ -14,7 +14,6 @@ The loop itself is in `loop.py`, events are in `events.py`, the back ends in `ke
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,7 +50,6 @@ from ..kernels import (
     keep_carry,
     known_number,
     make_problem,
-    recall,
     recognise,
     remember,
     run_problem,
@@ -122,8 +120,6 @@ MAX_STALLED_STEPS = 4096
 """A run to t_end fails where so many steps do not change the time."""
 MAX_CURVES = 64
 """Curves of problems whose moving numbers are known."""
-MAX_MARKED, MAX_JUDGED_METHODS = 4096, 16
-"""Numbers of an array that is known again by its bytes, and methods whose last members are."""
 PLAIN_OPTIONS = (int, int, bool, float)
 """The types of steps, save_every, monitor and step in a call that is known again."""
 WATCH = Watch(lambda loop: loop.status, OK, lambda record: record.steps, int(NO_RECORD), NOT_FINITE)
@@ -164,10 +160,10 @@ def simulate(
     derivatives along all of them come back, with these in front.
     """
     alone = t_end is None and t0 is None and controls is None and tangents is directions is progress is None
-    options: Any = None
+    known: list[KnownCall] | None = None
     if alone and events == () and (type(steps), type(save_every), type(monitor), type(step)) == PLAIN_OPTIONS:
-        options = ("simulate", integrator, step, steps, save_every, monitor, backend)
-        if (known := recall(options)) and (made := known(system, state)):
+        known = remember(("simulate", integrator, step, steps, save_every, monitor, backend), list)
+        if known and (made := known[0](system, state)):
             return made
     given = state.last if isinstance(state, Run) else state
     require_arguments(system, integrator, given, step)
@@ -191,7 +187,7 @@ def simulate(
             )
     else:
         plain = tangents is None and isinstance(events, Sequence) and not events
-        if plain and (made := _run_at_once(schedule, system, step, begin, options)):
+        if plain and (made := _run_at_once(schedule, system, step, begin, known)):
             return made
     traced = is_traced((system, given, step))
 
@@ -469,12 +465,9 @@ class KnownCall(NamedTuple):
 
 
 def _run_at_once(
-    schedule: Schedule, system: MechanicalSystem, step: Any, state: State, options: Any = None
+    schedule: Schedule, system: MechanicalSystem, step: Any, state: State, known: list[KnownCall] | None
 ) -> Run | None:
-    """Return a short run from a state, checked and run by a `Chain`; None where it has to go the long way.
-
-    Another call with these `options` is known again.
-    """
+    """Return a short run from a state by a `Chain`, the call being `known` then; None where it goes the long way."""
     integrator, backend = schedule.integrator, schedule.backend
     if schedule.t_end is not None or schedule.progress is not None or backend not in ("auto", "llvm"):
         return None
@@ -504,10 +497,9 @@ def _run_at_once(
         require()
         words = chain.run(given, start, controls, blocks, True, judged=True)
         assert words is not None
-    if options is not None and arrays_of(state, group := state.group) and group is not None:
-        kind = words_of((system, h))
-        assert kind is not None
-        remember(options, KnownCall(schedule, chain, blocks, h, step, kind[0], group, shapes_of(start)))
+    group, kind = state.group, words_of((system, h))
+    if known is not None and kind and group is not None and arrays_of(state, group):
+        known[:] = [KnownCall(schedule, chain, blocks, h, step, kind[0], group, shapes_of(start))]
     return finish_run(schedule, system, h, chain, words)
 
 
@@ -1102,10 +1094,6 @@ class Members:
             raise InvalidInput(f"the members disagree in number: leading axes {sorted(sizes)}")
         if is_traced((self.system, self.state, step)):
             return
-        leaves, structure = jax.tree.flatten((self.system, self.state, float(step)))
-        known = _judged.get(integrator)
-        if known is not None and known[0] == structure and all(map(_is_same, known[1], leaves)):
-            return
         axes = ((0 if self.systems_vary else None, None), 0 if self.states_vary else None)
         consts = (self.system, np.asarray(step, float))
         clear = evaluate(_is_clearly_good, consts, self.state, lanes=self.number, axes=axes)
@@ -1116,10 +1104,6 @@ class Members:
         except InvalidInput as fault:
             fault.args = (f"member {k}: {fault}",)
             raise
-        if all(isinstance(leaf, jax.Array) or np.size(leaf) <= MAX_MARKED for leaf in leaves):
-            _judged[integrator] = structure, list(map(_mark, leaves))
-            while len(_judged) > MAX_JUDGED_METHODS:
-                _judged.pop(next(iter(_judged)))
 
     def _find_doubtful(self, consts: Constants, axes: Any) -> int:
         """Return the first member that is refused, else one whose L_xi_xi is indefinite, else the first."""
@@ -1132,20 +1116,6 @@ class Members:
         lowest[some], least[some] = values.min(axis=1, initial=np.inf), np.abs(values).min(axis=1, initial=np.inf)
         refused = ~(least > SINGULAR_METRIC)
         return int(np.argmax(refused if refused.any() else lowest < 0.0))  # that it is indefinite is said of one member
-
-
-_judged: dict[Integrator, tuple[Any, list[Any]]] = {}  # the members that each method judged last
-
-
-def _mark(leaf: Any) -> Any:
-    """What an array is known by: one of JAX, which nobody can change, by itself, another by its bytes."""
-    return weakref.ref(leaf) if isinstance(leaf, jax.Array) else np.asarray(leaf).tobytes()
-
-
-def _is_same(mark: Any, leaf: Any) -> bool:
-    if isinstance(mark, weakref.ref):
-        return mark() is leaf
-    return not isinstance(leaf, jax.Array) and np.size(leaf) <= MAX_MARKED and bool(mark == np.asarray(leaf).tobytes())
 
 
 def stack_members(

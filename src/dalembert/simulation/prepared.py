@@ -33,7 +33,7 @@ from .driver import (
     make_schedule,
     run_steps,
     simulate,
-)
+)  # fmt: skip
 from .loop import (
     NO_RECORD,
     Constants,
