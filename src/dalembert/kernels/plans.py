@@ -621,7 +621,12 @@ def _remember_by(
     if len(given) < len(flat):
         return None
     key = (*others, tuple(tree for _, tree in flat), tuple(map(shapes_of, given)))
-    found = remember(key, lambda: (check(), make())[1])
+
+    def make_checked() -> Result | None:
+        check()
+        return make()
+
+    found = remember(key, make_checked)
     return None if found is None else (found, given)
 
 

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -118,8 +118,6 @@ FIRST_BLOCK_RECORDS, MAX_BLOCK_RECORDS = 4096, 2**17
 """Records of the first and of the largest block of a run whose number of steps is not known."""
 MAX_STALLED_STEPS = 4096
 """A run to t_end fails where so many steps do not change the time."""
-MAX_CURVES = 64
-"""Curves of problems whose moving numbers are known."""
 PLAIN_OPTIONS = (int, int, bool, float)
 """The types of steps, save_every, monitor and step in a call that is known again."""
 WATCH = Watch(lambda loop: loop.status, OK, lambda record: record.steps, int(NO_RECORD), NOT_FINITE)
@@ -160,7 +158,7 @@ def simulate(
     derivatives along all of them come back, with these in front.
     """
     alone = t_end is None and t0 is None and controls is None and tangents is directions is progress is None
-    known: list[KnownCall] | None = None
+    known: list[Any] | None = None
     if alone and events == () and (type(steps), type(save_every), type(monitor), type(step)) == PLAIN_OPTIONS:
         known = remember(("simulate", integrator, step, steps, save_every, monitor, backend), list)
         if known and (made := known[0](system, state)):
@@ -440,32 +438,26 @@ def arrays_of(state: Any, group: Any) -> list[Any] | None:
     return found if set(map(type, found)) == {np.ndarray} else None
 
 
-class KnownCall(NamedTuple):
-    """A call of `simulate` that was checked before, for systems and states of a kind: only numbers are looked at."""
+def _run_again(
+    schedule: Schedule, chain: Chain, blocks: tuple[tuple[int, int], ...], h: Any, step: float, kind: Any, group: Any,
+    shapes: tuple[Any, ...], system: Any, state: Any,
+) -> Run | None:  # fmt: skip
+    """Return the run of a call that was checked before, whose numbers alone may be others.
 
-    schedule: Schedule
-    chain: Chain
-    blocks: tuple[tuple[int, int], ...]
-    h: Any
-    step: float
-    kind: Any
-    group: Any
-    shapes: tuple[Any, ...]
-
-    def __call__(self, system: Any, state: Any) -> Run | None:
-        """Return the run; None where something is of another kind, or has to be asked, or refused."""
-        schedule, chain, start = self.schedule, self.chain, arrays_of(state, self.group)
-        if start is None or shapes_of(start) != self.shapes or schedule.integrator.must_ask(system):
-            return None
-        found, t, size = words_of((system, self.h)), start[0].item(), state.momentum.dot(state.momentum)
-        if found is None or found[0] != self.kind or t + self.step == t or not math.isfinite(t + size):
-            return None
-        words = chain.run(chain.constants(found[1]), start, [], self.blocks, True)
-        return None if words is None else finish_run(schedule, system, self.h, chain, words)
+    None where something is of another kind, or has to be asked, or refused.
+    """
+    start = arrays_of(state, group)
+    if start is None or shapes_of(start) != shapes or schedule.integrator.must_ask(system):
+        return None
+    found, t, size = words_of((system, h)), start[0].item(), state.momentum.dot(state.momentum)
+    if found is None or found[0] != kind or t + step == t or not math.isfinite(t + size):
+        return None
+    words = chain.run(chain.constants(found[1]), start, [], blocks, True)
+    return None if words is None else finish_run(schedule, system, h, chain, words)
 
 
 def _run_at_once(
-    schedule: Schedule, system: MechanicalSystem, step: Any, state: State, known: list[KnownCall] | None
+    schedule: Schedule, system: MechanicalSystem, step: Any, state: State, known: list[Any] | None
 ) -> Run | None:
     """Return a short run from a state by a `Chain`, the call being `known` then; None where it goes the long way."""
     integrator, backend = schedule.integrator, schedule.backend
@@ -499,7 +491,7 @@ def _run_at_once(
         assert words is not None
     group, kind = state.group, words_of((system, h))
     if known is not None and kind and group is not None and arrays_of(state, group):
-        known[:] = [KnownCall(schedule, chain, blocks, h, step, kind[0], group, shapes_of(start))]
+        known[:] = [partial(_run_again, schedule, chain, blocks, h, step, kind[0], group, shapes_of(start))]
     return finish_run(schedule, system, h, chain, words)
 
 
@@ -993,10 +985,16 @@ class CurveSlopes:
         pairs = zip(parts, self.moving, strict=True)
         return [[jnp.asarray(leaf, float) for leaf, mark in zip(*each, strict=True) if mark] for each in pairs]
 
-    def find_moving(self, arrays: Any) -> CurveSlopes:
-        """Return the same of those leaves of system and step alone that depend on s, as the program says."""
+    def find_moving(self, arrays: Any) -> CurveSlopes | None:
+        """Return the same of those leaves of system and step alone that depend on s, as the program says.
+
+        None where the curve needs to know the numbers that are its inputs.
+        """
         s = np.zeros(() if self.directions is None else self.directions)
-        program = jax.make_jaxpr(self.leaves)(arrays, s).jaxpr
+        try:
+            program = jax.make_jaxpr(self.leaves)(arrays, s).jaxpr
+        except Exception:  # whatever it is: the curve is called as it was given, and says it then
+            return None
         reached = {id(program.invars[-1])}
         for equation in program.eqns:
             if any(id(each) in reached for each in equation.invars):
@@ -1004,9 +1002,6 @@ class CurveSlopes:
         found = iter([id(each) in reached for each in program.outvars])
         system, _, step = (tuple([mark and next(found) for mark in part]) for part in self.moving)
         return replace(self, moving=(system, self.moving[1], step))
-
-
-_known_curves: dict[CurveSlopes, CurveSlopes | None] = {}
 
 
 def _slopes_of_problems(
@@ -1027,23 +1022,13 @@ def _slopes_of_problems(
         found = recognise(curve, take_arrays=take_arrays, tell=False)
         if found is None or is_traced(found[1]):
             break
-        known = _know_curve(CurveSlopes(found[0], shapes, directions, real), found[1])
+        known = remember(
+            given := CurveSlopes(found[0], shapes, directions, real), partial(given.find_moving, found[1])
+        )
         if known is not None and (plan := find_plan(known, found[1], ())):
             return known.moving[0] + known.moving[2], plan[0].evaluate(plan[1])
     made = call_own("tangents(s)", CurveSlopes(curve, shapes, directions, real), (), ())
     return real[0] + real[2], made if is_traced(made) else jax.tree.map(np.asarray, made)
-
-
-def _know_curve(curve: CurveSlopes, arrays: list[Any]) -> CurveSlopes | None:
-    """Return the curve with the leaves that move; None where it needs to know the numbers that are its inputs."""
-    if curve not in _known_curves:
-        try:
-            _known_curves[curve] = curve.find_moving(arrays)
-        except Exception:  # whatever it is: the curve is called as it was given, and says it then
-            _known_curves[curve] = None
-        while len(_known_curves) > MAX_CURVES:
-            _known_curves.pop(next(iter(_known_curves)))
-    return _known_curves[curve]
 
 
 def _drop_repeated_records(made: Run, schedule: Schedule) -> Run:
