@@ -157,11 +157,13 @@ def simulate(
     numbers (and events) along it come back in `run.tangents`. With `directions`, s is an array of so many numbers, and
     derivatives along all of them come back, with these in front.
     """
-    alone = t_end is None and t0 is None and controls is None and tangents is directions is progress is None
-    known: list[Any] | None = None
-    if alone and events == () and (type(steps), type(save_every), type(monitor), type(step)) == PLAIN_OPTIONS:
-        known = remember(("simulate", integrator, step, steps, save_every, monitor, backend), list)
-        if known and (made := known[0](system, state)):
+    calls: list[Callable[..., Run | None]] | None = None
+    alone = t_end is None and t0 is None and controls is None and progress is None and tangents is None
+    alone = alone and directions is None and type(events) is tuple and not events
+    if alone and (type(steps), type(save_every), type(monitor), type(step)) == PLAIN_OPTIONS:
+        known_calls: Any = remember(("simulate", integrator, step, steps, save_every, monitor, backend), list)
+        calls = known_calls
+        if calls and (made := calls[0](system, state)):
             return made
     given = state.last if isinstance(state, Run) else state
     require_arguments(system, integrator, given, step)
@@ -185,7 +187,7 @@ def simulate(
             )
     else:
         plain = tangents is None and isinstance(events, Sequence) and not events
-        if plain and (made := _run_at_once(schedule, system, step, begin, known)):
+        if plain and (made := _run_at_once(schedule, system, step, begin, calls)):
             return made
     traced = is_traced((system, given, step))
 
@@ -1022,9 +1024,7 @@ def _slopes_of_problems(
         found = recognise(curve, take_arrays=take_arrays, tell=False)
         if found is None or is_traced(found[1]):
             break
-        known = remember(
-            given := CurveSlopes(found[0], shapes, directions, real), partial(given.find_moving, found[1])
-        )
+        known = remember(given := CurveSlopes(found[0], shapes, directions, real), partial(given.find_moving, found[1]))
         if known is not None and (plan := find_plan(known, found[1], ())):
             return known.moving[0] + known.moving[2], plan[0].evaluate(plan[1])
     made = call_own("tangents(s)", CurveSlopes(curve, shapes, directions, real), (), ())

@@ -698,7 +698,7 @@ def restart_at_event(integrator: Integrator, monitor: bool) -> RunKernel:
 
 def states_at(run: Run, times: Any) -> State:
     """Return the states of a run at any times within it; see `Trajectory.at`."""
-    if type(times) is float and type(run.t) is np.ndarray and (one := _state_in_the_next_step(run, times)):
+    if type(times) is float and isinstance(run.t, np.ndarray) and (one := _state_in_the_next_step(run, times)):
         return one
     traced = is_traced((times, run.records, run.step))  # where the system is traced, so are the records
     xp: Any = jnp if traced else np
