@@ -356,3 +356,42 @@ def test_the_text_of_a_state_does_not_depend_on_what_came_before():
         for group in (None, da.groups.SE2())
     )
     assert by_hand == planar and recognition.fingerprint(by_hand) != recognition.fingerprint(planar)
+
+
+def helper(x):
+    return FACTOR * x
+
+
+FACTOR = 2.0
+
+
+def test_a_function_that_is_seen_again_is_known_by_what_it_is_made_of(monkeypatch):
+    """Without its text; but another number, array of structure, global, or function there makes another one."""
+    written = []
+    plain = recognition._write_all
+    monkeypatch.setattr(recognition, "_write_all", lambda *given, **words: written.append(1) or plain(*given, **words))
+
+    def make(mask, number, inputs):
+        return lambda x: helper(x) @ inputs[0] + jnp.sum(mask) * number
+
+    mask, given = np.array([0.0, 1.0]), [np.array([0.3, 0.4])]
+    recognise = lambda *parts: recognition.recognise(make(*parts), take_arrays=True)
+    first, arrays = recognise(mask, 3, given)
+    assert arrays[0] is given[0]
+    written.clear()
+    other = [jnp.array([0.7, 0.8])]
+    again, arrays = recognise(mask.copy(), 3, other)
+    assert again is first and arrays[0] is other[0] and not written
+    assert recognise(mask, 4, given)[0] is not first
+    assert recognise(mask, 3, [np.array([1.0, 0.0])])[0] is not first
+    assert recognise(mask, 3, [*given, 5.0])[0] is not first
+    assert recognise(mask, 3, given)[0] is first
+    mask[0] = 1.0
+    assert recognise(mask, 3, given)[0] is not first
+    mask[0] = 0.0
+    assert recognise(mask, 3, given)[0] is first
+    monkeypatch.setitem(globals(), "FACTOR", 5.0)
+    assert recognise(mask, 3, given)[0] is not first
+    monkeypatch.setitem(globals(), "FACTOR", 2.0)
+    monkeypatch.setitem(globals(), "helper", lambda x: x)
+    assert recognise(mask, 3, given)[0] is not first

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -55,8 +56,75 @@ def test_a_short_run_has_the_bits_of_the_long_way(name, monkeypatch):
     assert fast.records.steps.tolist() == [0, 3, 6, 7]
     assert same_bits((fast.records, fast.final), (slow.records, slow.final))
     assert (fast.backend, fast.status) == (slow.backend, slow.status)
+    if slow.backend == "llvm" and not method.must_ask(system):
+        monkeypatch.setattr(driver, "make_schedule", None)  # a call that is known is not checked again
+        again = da.simulate(system, method, state, **options)
+        assert same_bits((again.records, again.final), (slow.records, slow.final))
     energies = jax.jit(jax.vmap(system.energy))(*fast.records.state[:3])
     np.testing.assert_allclose(fast.energy(), energies, rtol=1e-13, atol=1e-13)
+
+
+def test_a_call_that_is_known_reads_numbers_again_and_refuses_what_it_refused():
+    inertia = np.diag([2.0, 1.0, 1.0])
+    kinetic = lambda t, g, xi, p: 0.5 * xi @ p["inertia"] @ xi
+    system = da.System(da.SE2(), kinetic, lambda t, g, p: jnp.array([[0.0, 0.3, 1.0]]), parameters={"inertia": inertia})
+    state, method = system.state(xi=[0.5, 1.0, -0.3]), da.LagrangeDAlembert()
+    run = partial(da.simulate, system, method, step=0.05, steps=5)
+    before = run(state)
+    system.parameters["inertia"][0, 0] = 7.0
+    for start in (state, system.state(xi=[0.4, 1.0, -0.3])):
+        assert same_bits(run(start).records, long_way(system, method, start, step=0.05, steps=5).records)
+    assert not same_bits(run(state).records, before.records)
+    changes = [("t0", {"t": np.array(1e300)}), ("t0", {"t": np.array(np.nan)}), ("shape", {"xi": np.zeros(4)})]
+    changes += [("momentum", {"momentum": np.full(3, np.nan)}), ("constraint", {"xi": np.ones(3)})]
+    for words, change in changes:
+        with pytest.raises(da.InvalidInput, match=words):
+            run(state._replace(**change))
+    for option in ({"steps": 5.0}, {"steps": True}, {"save_every": True}, {"backend": "gpu"}):
+        with pytest.raises(da.InvalidInput, match=next(iter(option))):
+            run(state, **option)
+    others = da.models.chaplygin_sleigh(), method, da.models.suslov(FULL).state()
+    with pytest.raises(da.InvalidInput, match="SO"):
+        da.simulate(*others, step=0.05, steps=5)
+
+
+@pytest.mark.parametrize("lanes", [None, 3])
+def test_a_run_whose_steps_are_no_multiple_of_those_between_records_is_native_inside_jit(lanes):
+    system, scales = da.models.chaplygin_sleigh(), jnp.linspace(1.0, 1.2, lanes or 1)
+    run = da.simulate if lanes is None else da.ensemble
+
+    def loss(xi, backend="auto"):
+        one = system.state(xi=xi)
+        state = one if lanes is None else jax.tree.map(lambda leaf: jnp.stack([leaf] * lanes), one)
+        if lanes is not None:
+            state = state._replace(xi=scales[:, None] * state.xi, momentum=scales[:, None] * state.momentum)
+        made = run(system, da.LagrangeDAlembert(), state, step=0.05, steps=11, save_every=4, backend=backend)
+        assert made.t.shape[-1] == 4
+        return jnp.sum(jnp.sin(made.xi)) + jnp.sum(made.final.carry.t)
+
+    xi, slope = jnp.array([0.5, -1.0, 0.0]), jax.jit(jax.grad(loss))
+    if lanes is None:
+        assert "callback" not in jax.jit(loss).lower(xi).as_text() + slope.lower(xi).as_text()
+    for found in (slope(xi), jax.grad(loss)(xi)):
+        np.testing.assert_allclose(found, jax.grad(lambda x: loss(x, "xla"))(xi), rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(jax.jit(loss)(xi), loss(xi, "xla"), rtol=1e-12)
+
+
+def test_a_run_that_fails_after_its_last_whole_block_has_no_derivative():
+    """A particle falls into the centre after some steps: what it saved before has no derivatives then either."""
+    fall = lambda t, q, v, p: 0.5 * v @ v - p * jnp.log(q[0] - 1.0)
+
+    def run(p, steps, every):
+        system = da.System(da.Euclidean(2), fall, parameters=p)
+        state = da.State(jnp.zeros(()), jnp.array([1.5, 0.0]), *[jnp.array([-1.0, 0.5])] * 3)
+        return da.simulate(system, da.RungeKutta(), state, step=0.1, steps=steps, save_every=every)
+
+    good = run(1.0, 20, 1).failed_at
+    assert good >= 2
+    for steps in (good, good + 1):
+        slope = jax.grad(lambda p, steps=steps: jnp.sum(run(p, steps, good).g[:2, 0]))
+        for found in (slope(1.0), jax.jit(slope)(1.0)):
+            assert np.isnan(found) == (steps > good)
 
 
 def test_a_first_run_of_many_quick_steps_is_short_too(monkeypatch):

@@ -70,8 +70,10 @@ from .plans import (
     keep_carry,
     make_up,
     plan_of,
+    remember,
     run_rows,
     shapes_of,
+    words_of,
 )
 from .problem import Problem, Words, make_problem
 from .recognition import Template, recognise
@@ -89,8 +91,8 @@ __all__ = [
     "find_host_lanes", "find_lane_chain", "find_plan", "find_slope_lanes", "has_gpu", "holds",
     "in_haste", "in_place", "in_series", "inner_blocks", "is_real", "keep", "keep_carry", "known_number", "lower",
     "make_problem", "make_up", "map_elements", "map_rows", "mark_slopes", "mark_values", "note_solution", "note_value",
-    "on_gpu", "one_at_a_time", "pack_values", "plan_of", "recognise", "run", "run_problem", "run_rows",
-    "run_with_slopes", "scalar_type", "shapes_of", "simplify", "solution_series", "stream_problem",
-    "take_solution", "to_host",
+    "on_gpu", "one_at_a_time", "pack_values", "plan_of", "recognise", "remember", "run", "run_problem",
+    "run_rows", "run_with_slopes", "scalar_type", "shapes_of", "simplify", "solution_series", "stream_problem",
+    "take_solution", "to_host", "words_of",
 ]
 # fmt: on

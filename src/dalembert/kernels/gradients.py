@@ -681,13 +681,7 @@ def _has_adjoints(primals: Leaves, whole: WholeRun, keeps: Marks) -> bool:
 
 
 def _jvp_in_parts(primals: Leaves, tangents: Leaves, whole: WholeRun, keeps: Any) -> tuple[list[Any], list[Any]]:
-    real = [is_real(leaf) for leaf in primals]
-    along = [ad.instantiate_zeros(each) for each in pick(tangents, real)]  # type: ignore[no-untyped-call]  # JAX has no types
-    found, slopes = jax.jvp(
-        lambda *values: _in_parts(*replace_leaves(list(primals), real, values), whole=whole, keeps=keeps),
-        pick(primals, real),
-        along,
-    )
+    found, slopes = _jvp_of_parts(_in_parts, primals, tangents, whole=whole, keeps=keeps)
     zeros = (ad.Zero(jax.typeof(leaf).to_tangent_aval()) for leaf in found)
     pairs = zip(found, slopes, zeros, strict=True)
     return found, [slope if is_real(leaf) else zero for leaf, slope, zero in pairs]

@@ -51,7 +51,6 @@ from .problem import (
     Streams,
     Words,
     address,
-    from_words,
     lane_axes,
     make_layout,
     make_problem,
@@ -120,7 +119,6 @@ class CallPlan:
         self.record, self.record_tree = lay_out(lowered.record)
         self.carry, self.carry_tree = lay_out(problem.carry_tree)
         self.control_row, self.width = buffers.control_row, session.width
-        self.views = [(shape, wide, 8 * before, own) for before, _, shape, wide, own in self.record]
 
     def evaluate(self, leaves: Sequence[Numbers]) -> Any:
         """The record of a run of no steps, with the lanes in front where there are any."""
@@ -130,11 +128,7 @@ class CallPlan:
             given, record = bytearray().join(parts), np.empty(self.words, np.int64)
             begin = address(given)
             self.function(begin, 0, begin + 8 * self.shared, 0, address(record), 1, 0, 1, 0, 1, 0, 1, 1)
-            made: list[Numbers] = []
-            for shape, wide, place, own in self.views:
-                view: Numbers = np.ndarray(shape, wide, record, place)
-                made.append(view if wide is own else view.astype(own))
-            return self.record_tree.unflatten(made)
+            return self.record_tree.unflatten(view_leaves(record, self.record))
         shared, varying, state = self._pack_lanes(leaves)
         records = np.empty(self.words * self.stride, np.int64)
         addresses = map(address, (shared, varying, state))
@@ -165,12 +159,13 @@ class CallPlan:
 
 
 def unpack_lanes(words: Words, leaves: list[Leaf], lanes: int, stride: int, capacity: int) -> list[Numbers]:
-    """The leaves of records, (lanes, capacity, ...)."""
+    """The leaves of records, (lanes, capacity, ...): views of 8-byte types."""
     made = []
-    for before, size, shape, _, dtype in leaves:
-        part = from_words(words[before * stride * capacity : (before + size) * stride * capacity], dtype)
-        data = part.reshape(capacity, *shape, stride)[..., :lanes]
-        made.append(data.transpose(data.ndim - 1, *range(data.ndim - 1)))
+    for before, size, shape, wide, own in leaves:
+        steps = [8 * stride * math.prod(shape[k + 1 :]) for k in range(len(shape))]
+        ways = (8, 8 * stride * size, *steps)
+        view: Numbers = np.ndarray((lanes, capacity, *shape), wide, words, 8 * before * stride * capacity, ways)
+        made.append(view if wide is own else view.astype(own))
     return made
 
 
@@ -525,15 +520,18 @@ class HostLanes:
         first = [leaf[:, 0] if own else leaf[0] for leaf, own in zip(controls, self.control_axes, strict=True)]
         room, self.room = self.room, None  # two threads do not share it
         shared, varying, room = self.begin._pack_lanes([*consts, *start, *first], room)
-        constants = shared[: len(shared) - len(self.begin.captured) // 8]
         held, row, row_stride = pack_controls(controls, self.control_axes, stride)
-        own = [np.concatenate([constants, _words(plan.captured)]) for plan in (self.begin, steps)]
+        again = shared
+        if self.begin.captured != steps.captured:
+            constants = shared[: len(shared) - len(self.begin.captured) // 8]
+            again = np.concatenate([constants, _words(steps.captured)])
         ends = (self.begin.words * stride, (self.begin.words + capacity * steps.words) * stride)
         whole = _take_memory(ends[1])  # in one piece: large memory comes in large pages
         loop, words = whole[: ends[0]], whole[ends[0] : ends[1]]
         good = loop[ends[0] - stride :][:lanes]  # the last that a beginning makes
-        spaces = [each.ctypes.data for each in (*own, varying, room, held, loop, words)]
-        bases = LANE_SPACES.pack(*spaces)
+        begins = address(whole)
+        given = map(address, (shared, again, varying, room))
+        bases = LANE_SPACES.pack(*given, held.ctypes.data, begins, begins + 8 * ends[0])
 
         def run(blocks: Sequence[tuple[int, int]]) -> float:
             clock = time.thread_time()
@@ -608,18 +606,28 @@ def find_host_lanes(
     total = sum(saves * every for saves, every in blocks)
     if not runs_natively(lanes, backend) or lanes * total * FASTEST_STEP > CHUNK_SECONDS:
         return None
+    found = _remember_by(
+        trees, (functions, lanes, axes), check, lambda: _make_host_lanes(functions, trees, lanes, axes, watch)
+    )
+    return found and (partial(found[0], blocks=blocks), found[1])
+
+
+def _remember_by(
+    trees: tuple[Any, Any, Any], others: tuple[Any, ...], check: Callable[[], None], make: Callable[[], Result | None]
+) -> tuple[Result, list[list[Numbers]]] | None:
+    """What is made of trees of a kind, and their leaves; None where these are not known, or not for native code."""
     flat = [jax.tree.flatten(tree) for tree in trees]
     given = [part for leaves, _ in flat if (part := concrete_leaves(leaves)) is not None]
     if len(given) < len(flat):
         return None
+    key = (*others, tuple(tree for _, tree in flat), tuple(map(shapes_of, given)))
 
-    def make() -> HostLanes | None:
+    def make_checked() -> Result | None:
         check()
-        return _make_host_lanes(functions, trees, lanes, axes, watch)
+        return make()
 
-    key = (functions, tuple(tree for _, tree in flat), lanes, axes, tuple(map(shapes_of, given)))
-    chain = remember(key, make)
-    return None if chain is None else (partial(chain, blocks=blocks), given)
+    found = remember(key, make_checked)
+    return None if found is None else (found, given)
 
 
 def _make_host_lanes(
@@ -717,18 +725,8 @@ def find_slope_lanes(
     """
     if steps * FASTEST_STEP > CHUNK_SECONDS:
         return None
-    flat = [jax.tree.flatten(tree) for tree in trees]
-    given = [part for leaves, _ in flat if (part := concrete_leaves(leaves)) is not None]
-    if len(given) < len(flat):
-        return None
-
-    def make() -> SlopeLanes:
-        check()
-        return SlopeLanes(functions, trees, moving, directions, watch)
-
-    key = (functions, tuple(tree for _, tree in flat), moving, directions, tuple(map(shapes_of, given)))
-    found = remember(key, make)
-    return None if found is None else (found, given)
+    make = partial(SlopeLanes, functions, trees, moving, directions, watch)
+    return _remember_by(trees, (functions, moving, directions), check, make)
 
 
 class Shelf:
@@ -947,12 +945,10 @@ class Chain:
         self.status = judge.words + steps.carry[watch.status(steps.carry_tree.unflatten(range(len(steps.carry))))][0]
         self.mark = steps.record[watch.marks(steps.record_tree.unflatten(range(len(steps.record))))][0]
         self.pace = CHUNK_SECONDS / SHORT_STEPS  # seconds of a step: a guess, then as the last run went
-        self.single = [(shape, wide, 8 * (self.out + before)) for before, _, shape, wide, _ in steps.record]
-        self.narrow = any(wide is not own for *_, wide, own in steps.record)  # types of less than 8 bytes
 
     def constants(self, leaves: Sequence[Numbers]) -> bytes:
         """The words of the constants, as all three programs want them."""
-        words = b"".join(map(leaf_bytes, leaves))
+        words = b"".join([leaf.tobytes() if leaf.dtype is DOUBLE else leaf_bytes(leaf) for leaf in leaves])
         first = words[: self.judged]
         return b"".join((first, self.judge.captured, words, self.begin.captured, words, self.steps.captured))
 
@@ -964,7 +960,7 @@ class Chain:
 
         `initial` records the carry before the first step too. The words that come back end with the records.
         """
-        parts = [constants, *map(leaf_bytes, start)]
+        parts = [constants, *[leaf.tobytes() if leaf.dtype is DOUBLE else leaf_bytes(leaf) for leaf in start]]
         if controls:
             parts += [leaf_bytes(leaf[0]) for leaf in controls]
             held = flat_rows(controls)
@@ -1033,18 +1029,14 @@ class Chain:
             return False
         capacity = self._capacity(words)
         begin = self.out + capacity * self.mark
-        if capacity == 1:
-            return words.item(begin) != self.watch.missing
+        if capacity < FIRST_STEPS:  # of a list it is known sooner
+            return self.watch.missing not in words[begin : begin + capacity].tolist()
         return not np.count_nonzero(words[begin : begin + capacity] == self.watch.missing)
 
     def records(self, words: Words, single: bool = False) -> Any:
         """All records; a single one without an axis for their number."""
-        if single:
-            made = [np.ndarray(shape, wide, words, place) for shape, wide, place in self.single]
-            if self.narrow:
-                made = [leaf.astype(each[-1]) for leaf, each in zip(made, self.steps.record, strict=True)]
-            return self.steps.record_tree.unflatten(made)
-        return self.steps.record_tree.unflatten(view_leaves(words, self.steps.record, self.out, self._capacity(words)))
+        capacity = None if single else self._capacity(words)
+        return self.steps.record_tree.unflatten(view_leaves(words, self.steps.record, self.out, capacity))
 
     def _capacity(self, words: Words) -> int:
         return (len(words) - self.out) // self.steps.words

@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from weakref import WeakSet
 
 import jax
@@ -54,7 +54,7 @@ def _write(it: Any, within: tuple[Any, ...], text: list[str]) -> None:
     elif kind is tuple or kind is list:  # as below, sooner
         _write_all(within, *it, text=text)
     elif kind is jax.tree_util.PyTreeDef:
-        text += _text_of_structure(it, within)
+        _write_all(within, it.node_data(), it.children(), text=text)
     elif isinstance(it, jax.core.Tracer):
         raise Unfingerprintable("a number that JAX traces")
     elif isinstance(it, _ARRAYS):
@@ -105,36 +105,15 @@ def _write_all(within: tuple[Any, ...], *things: Any, text: list[str]) -> None:
         _write(thing, within, text)
 
 
-def _text_of_structure(structure: Any, within: tuple[Any, ...]) -> list[str]:
-    """The text of a structure: one that equals it has it too, unless there is something in it that can change."""
-    try:
-        known = _structures.get(structure)
-    except TypeError:  # something in it has no hash
-        known = None
-    if known is None:
-        known = []
-        _write_all(within, structure.node_data(), structure.children(), text=known)
-        if structure.num_leaves > 1 and _never_changes(structure):
-            _structures[structure] = known
-            while len(_structures) > MAX_RECOGNISED:
-                _structures.pop(next(iter(_structures)))
-    return known
-
-
 def _never_changes(it: Any) -> bool:
-    """Whether a thing that equals this one has its text, now and later: no function, array or object of a user."""
+    """Whether this object has its text now and later: no function, array or object of a user."""
     if isinstance(it, jax.tree_util.PyTreeDef):
         return _never_changes(it.node_data()) and all(map(_never_changes, it.children()))
     if type(it) in (tuple, list, dict):
         return all(map(_never_changes, it.items() if isinstance(it, dict) else it))
     if dataclasses.is_dataclass(it) and not isinstance(it, type | Template):
-        own, kind = [getattr(it, field.name) for field in dataclasses.fields(it)], type(it)
-        compared = cast(Any, kind).__dataclass_params__.eq and kind.__hash__ is not None  # not by an __eq__ of its own
-        return _has_name(kind) and compared and all(map(_never_changes, own))
+        return _has_name(type(it)) and all(_never_changes(getattr(it, field.name)) for field in dataclasses.fields(it))
     return type(it) in _PLAIN or isinstance(it, Template) or _has_name(it)
-
-
-_structures: dict[Any, list[str]] = {}
 
 
 def _text_of_code(code: types.CodeType) -> str:
@@ -306,6 +285,9 @@ def _recognise(function: Any, take_arrays: bool, within: tuple[Any, ...]) -> tup
     if isinstance(function, types.FunctionType) and function.__closure__:
         contents = [_contents(cell) for cell in function.__closure__]
         flat, structure = jax.tree.flatten(contents, is_leaf=lambda node: node is None)
+        known = None if within else _seen.get((id(function.__code__), take_arrays))
+        if known is not None and (again := known(function, flat, structure)) is not None:
+            return again
         for leaf in flat:
             if _is_input(leaf, take_arrays):
                 leaves.append(_ARRAY)
@@ -333,7 +315,63 @@ def _recognise(function: Any, take_arrays: bool, within: tuple[Any, ...]) -> tup
         while len(_templates) > MAX_RECOGNISED:
             _templates.popitem(last=False)
     _templates.move_to_end(digest)
+    if arrays and not within:
+        _see(function, flat, structure, leaves, take_arrays, _templates[digest])
     return _templates[digest], arrays
+
+
+_seen: dict[tuple[int, bool], Callable[..., tuple[Template, list[Any]] | None]] = {}
+
+
+def _see(function: Any, flat: list[Any], structure: Any, leaves: list[Any], take_arrays: bool, made: Template) -> None:
+    """Remember a function whose text follows from the objects that it is made of, but for the arrays taken out of it.
+
+    A state of a group that is not known equals one of any group: it has another text, and is taken for that one.
+    """
+    reads: list[tuple[dict[str, Any], str, Any]] = []  # the globals that it and the functions there read
+
+    def settles(it: Any) -> bool:
+        if isinstance(it, types.FunctionType) and not (it.__closure__ or it.__defaults__ or it.__kwdefaults__):
+            return _has_name(it) or read(it)
+        if isinstance(it, types.ModuleType):
+            return _in_library(it.__name__)
+        return _never_changes(it) or (isinstance(it, _ARRAYS) and not isinstance(it, jax.core.Tracer))
+
+    def read(it: types.FunctionType) -> bool:
+        own = [(it.__globals__, name, value) for name, value in _globals_read(it)]
+        new = [each for each in own if not any(each[0] is a and each[1] == b for a, b, _ in reads)]
+        reads.extend(new)
+        return all(settles(value) for _, _, value in new)
+
+    def bits(leaf: Any) -> Any:
+        """What a leaf is known by: an array that can be changed by what it holds, all else by itself."""
+        return (leaf.shape, leaf.dtype.str, leaf.tobytes()) if isinstance(leaf, np.ndarray) else leaf
+
+    code, marks = function.__code__, [leaf is _ARRAY for leaf in leaves]
+    plain = not (function.__defaults__ or function.__kwdefaults__ or any(isinstance(leaf, Template) for leaf in leaves))
+    if not (plain and _never_changes(structure) and read(function)):
+        return
+    if not all(taken or settles(leaf) for leaf, taken in zip(flat, marks, strict=True)):
+        return
+    kept = [
+        None if taken and isinstance(leaf, np.ndarray) else bits(leaf) for leaf, taken in zip(flat, marks, strict=True)
+    ]
+
+    def take(other: types.FunctionType, flat: list[Any], form: Any) -> tuple[Template, list[Any]] | None:
+        """The template and the arrays of a function of the same code; None where something else is not the same."""
+        if other.__code__ is not code or other.__globals__ is not function.__globals__ or form != structure:
+            return None
+        if other.__defaults__ or other.__kwdefaults__:
+            return None
+        for leaf, before, taken in zip(flat, kept, marks, strict=True):
+            if leaf is not before and not (_is_input(leaf, take_arrays) if taken else bits(leaf) == before):
+                return None
+        same = all(space.get(name, _ARRAY) is value for space, name, value in reads)
+        return (made, [leaf for leaf, taken in zip(flat, marks, strict=True) if taken]) if same else None
+
+    if len(_seen) >= MAX_RECOGNISED:
+        _seen.clear()
+    _seen[id(code), take_arrays] = take
 
 
 def _is_input(leaf: Any, take_arrays: bool) -> bool:

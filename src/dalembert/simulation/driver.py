@@ -14,7 +14,6 @@ The loop itself is in `loop.py`, events are in `events.py`, the back ends in `ke
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -52,9 +51,12 @@ from ..kernels import (
     known_number,
     make_problem,
     recognise,
+    remember,
     run_problem,
     run_with_slopes,
+    shapes_of,
     to_host,
+    words_of,
 )
 from ..mechanics import (
     ADMISSIBLE_TOLERANCE,
@@ -116,10 +118,8 @@ FIRST_BLOCK_RECORDS, MAX_BLOCK_RECORDS = 4096, 2**17
 """Records of the first and of the largest block of a run whose number of steps is not known."""
 MAX_STALLED_STEPS = 4096
 """A run to t_end fails where so many steps do not change the time."""
-MAX_CURVES = 64
-"""Curves of problems whose moving numbers are known."""
-MAX_MARKED, MAX_JUDGED_METHODS = 4096, 16
-"""Numbers of an array that is known again by its bytes, and methods whose last members are."""
+PLAIN_OPTIONS = (int, int, bool, float)
+"""The types of steps, save_every, monitor and step in a call that is known again."""
 WATCH = Watch(lambda loop: loop.status, OK, lambda record: record.steps, int(NO_RECORD), NOT_FINITE)
 
 
@@ -157,6 +157,14 @@ def simulate(
     numbers (and events) along it come back in `run.tangents`. With `directions`, s is an array of so many numbers, and
     derivatives along all of them come back, with these in front.
     """
+    calls: list[Callable[..., Run | None]] | None = None
+    alone = t_end is None and t0 is None and controls is None and progress is None and tangents is None
+    alone = alone and directions is None and type(events) is tuple and not events
+    if alone and (type(steps), type(save_every), type(monitor), type(step)) == PLAIN_OPTIONS:
+        known_calls: Any = remember(("simulate", integrator, step, steps, save_every, monitor, backend), list)
+        calls = known_calls
+        if calls and (made := calls[0](system, state)):
+            return made
     given = state.last if isinstance(state, Run) else state
     require_arguments(system, integrator, given, step)
     require_function("tangents", tangents, "s -> (system, state, step)")
@@ -179,7 +187,7 @@ def simulate(
             )
     else:
         plain = tangents is None and isinstance(events, Sequence) and not events
-        if plain and (made := _run_at_once(schedule, system, step, begin)):
+        if plain and (made := _run_at_once(schedule, system, step, begin, calls)):
             return made
     traced = is_traced((system, given, step))
 
@@ -423,8 +431,37 @@ def _integrate(
     return _drop_repeated_records(made, schedule)
 
 
-def _run_at_once(schedule: Schedule, system: MechanicalSystem, step: Any, state: State) -> Run | None:
-    """Return a short run from a state, checked and run by a `Chain`; None where it has to go the long way."""
+def arrays_of(state: Any, group: Any) -> list[Any] | None:
+    """The leaves of a state of this group, if they are arrays of NumPy: its parts, where a configuration is a tuple."""
+    if state.__class__ is not State or state.group is not group:
+        return None
+    t, g, *rest = state
+    found = [t, *g, *rest] if g.__class__ is tuple else [t, g, *rest]
+    return found if set(map(type, found)) == {np.ndarray} else None
+
+
+def _run_again(
+    schedule: Schedule, chain: Chain, blocks: tuple[tuple[int, int], ...], h: Any, step: float, kind: Any, group: Any,
+    shapes: tuple[Any, ...], system: Any, state: Any,
+) -> Run | None:  # fmt: skip
+    """Return the run of a call that was checked before, whose numbers alone may be others.
+
+    None where something is of another kind, or has to be asked, or refused.
+    """
+    start = arrays_of(state, group)
+    if start is None or shapes_of(start) != shapes or schedule.integrator.must_ask(system):
+        return None
+    found, t, size = words_of((system, h)), start[0].item(), state.momentum.dot(state.momentum)
+    if found is None or found[0] != kind or t + step == t or not math.isfinite(t + size):
+        return None
+    words = chain.run(chain.constants(found[1]), start, [], blocks, True)
+    return None if words is None else finish_run(schedule, system, h, chain, words)
+
+
+def _run_at_once(
+    schedule: Schedule, system: MechanicalSystem, step: Any, state: State, known: list[Any] | None
+) -> Run | None:
+    """Return a short run from a state by a `Chain`, the call being `known` then; None where it goes the long way."""
     integrator, backend = schedule.integrator, schedule.backend
     if schedule.t_end is not None or schedule.progress is not None or backend not in ("auto", "llvm"):
         return None
@@ -454,6 +491,9 @@ def _run_at_once(schedule: Schedule, system: MechanicalSystem, step: Any, state:
         require()
         words = chain.run(given, start, controls, blocks, True, judged=True)
         assert words is not None
+    group, kind = state.group, words_of((system, h))
+    if known is not None and kind and group is not None and arrays_of(state, group):
+        known[:] = [partial(_run_again, schedule, chain, blocks, h, step, kind[0], group, shapes_of(start))]
     return finish_run(schedule, system, h, chain, words)
 
 
@@ -461,14 +501,7 @@ def _run_for_gradient(schedule: Schedule, consts: Constants, state: State, varie
     """Return a run whose gradient is taken, from its beginning on; None where it has to go in parts."""
     if schedule.t_end is not None or not is_traced((consts, state, schedule.controls)):
         return None
-    blocks, given = tuple(schedule.blocks()), (state, schedule.first_controls)
-    if len(blocks) != 1:
-        return None
-    axes: Any = (None, None, None)
-    if schedule.lanes is not None:
-        axes = (schedule.axes()[0], varies, 0 if schedule.own_controls else None)
-    trees = (consts, given, schedule.controls)
-    found = bind_whole(*schedule.kernel, trees, schedule.lanes, axes, *blocks[0], schedule.backend, WATCH)
+    found = bind_blocks(schedule, schedule.kernel, consts, (state, schedule.first_controls), varies)
     if found is None:
         return None
     final, records = found
@@ -477,6 +510,36 @@ def _run_for_gradient(schedule: Schedule, consts: Constants, state: State, varie
         consts[0], schedule.integrator, consts[1], records, final, backend, "traced", False, schedule.batched,
         schedule.controls is not None, controls=schedule.controls, every=schedule.save_every,
     )  # fmt: skip
+
+
+def bind_blocks(
+    schedule: Schedule, kernel: RunKernel, consts: Constants, given: Any, varies: Any = None
+) -> tuple[Any, Any] | None:
+    """Return (last loop, records) of a traced run, each block of it one native call; None where that is not all.
+
+    A block after the first begins with the loop that the first one left, whose record is there already.
+    """
+    lanes, begin, parts, done = schedule.lanes, kernel.begin, [], 0
+    own = None if lanes is None else schedule.axes()[0]
+    for saves, every in schedule.blocks():
+        held = schedule.some_controls(done, saves * every)
+        axes = (own, varies, 0 if schedule.own_controls else None)
+        trees, steps = (consts, given, held), kernel[1:]
+        found = bind_whole(begin, *steps, trees, lanes, axes, saves, every, schedule.backend, WATCH)
+        if found is None:
+            return None
+        parts.append(found)
+        begin, given, varies, done = _go_on, found[0], None if lanes is None else 0, done + saves * every
+    if len(parts) == 1:
+        return parts[0]
+    axis = 0 if lanes is None else 1
+    later = [jax.tree.map(lambda leaf: leaf[(slice(None),) * axis + (slice(1, None),)], part[1]) for part in parts[1:]]
+    records = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=axis), parts[0][1], *later)
+    return mark_failures(records, parts[-1][0])[::-1]
+
+
+def _go_on(consts: Constants, loop: LoopState) -> LoopState:
+    return loop
 
 
 def _run_members_at_once(schedule: Schedule, members: Members, step: Any) -> Run | None:
@@ -924,10 +987,16 @@ class CurveSlopes:
         pairs = zip(parts, self.moving, strict=True)
         return [[jnp.asarray(leaf, float) for leaf, mark in zip(*each, strict=True) if mark] for each in pairs]
 
-    def find_moving(self, arrays: Any) -> CurveSlopes:
-        """Return the same of those leaves of system and step alone that depend on s, as the program says."""
+    def find_moving(self, arrays: Any) -> CurveSlopes | None:
+        """Return the same of those leaves of system and step alone that depend on s, as the program says.
+
+        None where the curve needs to know the numbers that are its inputs.
+        """
         s = np.zeros(() if self.directions is None else self.directions)
-        program = jax.make_jaxpr(self.leaves)(arrays, s).jaxpr
+        try:
+            program = jax.make_jaxpr(self.leaves)(arrays, s).jaxpr
+        except Exception:  # whatever it is: the curve is called as it was given, and says it then
+            return None
         reached = {id(program.invars[-1])}
         for equation in program.eqns:
             if any(id(each) in reached for each in equation.invars):
@@ -935,9 +1004,6 @@ class CurveSlopes:
         found = iter([id(each) in reached for each in program.outvars])
         system, _, step = (tuple([mark and next(found) for mark in part]) for part in self.moving)
         return replace(self, moving=(system, self.moving[1], step))
-
-
-_known_curves: dict[CurveSlopes, CurveSlopes | None] = {}
 
 
 def _slopes_of_problems(
@@ -958,23 +1024,11 @@ def _slopes_of_problems(
         found = recognise(curve, take_arrays=take_arrays, tell=False)
         if found is None or is_traced(found[1]):
             break
-        known = _know_curve(CurveSlopes(found[0], shapes, directions, real), found[1])
+        known = remember(given := CurveSlopes(found[0], shapes, directions, real), partial(given.find_moving, found[1]))
         if known is not None and (plan := find_plan(known, found[1], ())):
             return known.moving[0] + known.moving[2], plan[0].evaluate(plan[1])
     made = call_own("tangents(s)", CurveSlopes(curve, shapes, directions, real), (), ())
     return real[0] + real[2], made if is_traced(made) else jax.tree.map(np.asarray, made)
-
-
-def _know_curve(curve: CurveSlopes, arrays: list[Any]) -> CurveSlopes | None:
-    """Return the curve with the leaves that move; None where it needs to know the numbers that are its inputs."""
-    if curve not in _known_curves:
-        try:
-            _known_curves[curve] = curve.find_moving(arrays)
-        except Exception:  # whatever it is: the curve is called as it was given, and says it then
-            _known_curves[curve] = None
-        while len(_known_curves) > MAX_CURVES:
-            _known_curves.pop(next(iter(_known_curves)))
-    return _known_curves[curve]
 
 
 def _drop_repeated_records(made: Run, schedule: Schedule) -> Run:
@@ -1025,10 +1079,6 @@ class Members:
             raise InvalidInput(f"the members disagree in number: leading axes {sorted(sizes)}")
         if is_traced((self.system, self.state, step)):
             return
-        leaves, structure = jax.tree.flatten((self.system, self.state, float(step)))
-        known = _judged.get(integrator)
-        if known is not None and known[0] == structure and all(map(_is_same, known[1], leaves)):
-            return
         axes = ((0 if self.systems_vary else None, None), 0 if self.states_vary else None)
         consts = (self.system, np.asarray(step, float))
         clear = evaluate(_is_clearly_good, consts, self.state, lanes=self.number, axes=axes)
@@ -1039,10 +1089,6 @@ class Members:
         except InvalidInput as fault:
             fault.args = (f"member {k}: {fault}",)
             raise
-        if all(isinstance(leaf, jax.Array) or np.size(leaf) <= MAX_MARKED for leaf in leaves):
-            _judged[integrator] = structure, list(map(_mark, leaves))
-            while len(_judged) > MAX_JUDGED_METHODS:
-                _judged.pop(next(iter(_judged)))
 
     def _find_doubtful(self, consts: Constants, axes: Any) -> int:
         """Return the first member that is refused, else one whose L_xi_xi is indefinite, else the first."""
@@ -1055,20 +1101,6 @@ class Members:
         lowest[some], least[some] = values.min(axis=1, initial=np.inf), np.abs(values).min(axis=1, initial=np.inf)
         refused = ~(least > SINGULAR_METRIC)
         return int(np.argmax(refused if refused.any() else lowest < 0.0))  # that it is indefinite is said of one member
-
-
-_judged: dict[Integrator, tuple[Any, list[Any]]] = {}  # the members that each method judged last
-
-
-def _mark(leaf: Any) -> Any:
-    """What an array is known by: one of JAX, which nobody can change, by itself, another by its bytes."""
-    return weakref.ref(leaf) if isinstance(leaf, jax.Array) else np.asarray(leaf).tobytes()
-
-
-def _is_same(mark: Any, leaf: Any) -> bool:
-    if isinstance(mark, weakref.ref):
-        return mark() is leaf
-    return not isinstance(leaf, jax.Array) and np.size(leaf) <= MAX_MARKED and bool(mark == np.asarray(leaf).tobytes())
 
 
 def stack_members(

@@ -698,9 +698,9 @@ def restart_at_event(integrator: Integrator, monitor: bool) -> RunKernel:
 
 def states_at(run: Run, times: Any) -> State:
     """Return the states of a run at any times within it; see `Trajectory.at`."""
-    traced = is_traced((times, run.records, run.step))  # where the system is traced, so are the records
-    if type(times) is float and not traced and (one := _state_in_the_next_step(run, times)):
+    if type(times) is float and isinstance(run.t, np.ndarray) and (one := _state_in_the_next_step(run, times)):
         return one
+    traced = is_traced((times, run.records, run.step))  # where the system is traced, so are the records
     xp: Any = jnp if traced else np
     wanted = xp.asarray(times, float)
     flat, single = xp.atleast_1d(wanted).ravel(), np.ndim(run.final.status) == 0
@@ -740,7 +740,7 @@ def states_at(run: Run, times: Any) -> State:
 def _state_in_the_next_step(run: Run, t: float) -> State | None:
     """Return the state of a single run at a time that lies in the step after a saved state, in fewer words."""
     saved, h, states = run.t, float(run.step), run.records.state
-    plain = isinstance(saved, np.ndarray) and saved.ndim == 1 and h > 0.0 and not run.integrator.variable_step
+    plain = np.ndim(saved) == 1 and h > 0.0 and not run.integrator.variable_step
     if not plain or not saved[0] <= t <= saved[-1]:
         return None
     row = int(saved.searchsorted(t, side="right")) - 1

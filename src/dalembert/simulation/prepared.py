@@ -19,10 +19,21 @@ import numpy as np
 
 from ..errors import InvalidInput
 from ..integrators import OK, REASONS, Integrator, require_arguments, require_state
-from ..kernels import Backend, Chain, Words, bind_whole, concrete_leaves, find_chain, shapes_of
+from ..kernels import Backend, Chain, Words, concrete_leaves, find_chain, shapes_of
 from ..mechanics import MechanicalSystem, State, admit_velocity
 from ..numerics import call_own, is_traced, require_instance, require_known, show
-from .driver import WATCH, Schedule, begin_loop, finish_run, in_doubles, make_schedule, run_steps, simulate
+from .driver import (
+    WATCH,
+    Schedule,
+    arrays_of,
+    begin_loop,
+    bind_blocks,
+    finish_run,
+    in_doubles,
+    make_schedule,
+    run_steps,
+    simulate,
+)  # fmt: skip
 from .loop import (
     NO_RECORD,
     Constants,
@@ -228,9 +239,8 @@ class PreparedRun:
         if not is_traced((system, state)):
             method.require(system, state, self.step)
         consts, given, found = (system, np.asarray(self.step)), (state, schedule.first_controls), cast(Any, None)
-        if is_traced((system, state, schedule.controls)) and len(self.blocks) == 1:  # inside jit, one native call
-            trees, alone = (consts, given, schedule.controls), (None, None, None)
-            found = bind_whole(*self.kernel, trees, None, alone, *self.blocks[0], schedule.backend, WATCH)
+        if is_traced((system, state, schedule.controls)):  # inside jit, native calls
+            found = bind_blocks(schedule, self.kernel, consts, given)
         if found is None:
             loop = begin_loop(schedule, self.kernel, consts, given)
             result = run_steps(schedule, self.kernel, consts, loop)
@@ -266,15 +276,6 @@ class PreparedRun:
                 f"{describe_shapes(self.system if given else vars(self.system)['parameters'])}"
             )
         return other, leaves
-
-
-def arrays_of(state: State, group: Any) -> list[Numbers] | None:
-    """The leaves of a state of this group, if they are arrays of NumPy: its parts, where a configuration is a tuple."""
-    if state.__class__ is not State or state.group is not group:
-        return None
-    t, g, *rest = state
-    found = [t, *g, *rest] if g.__class__ is tuple else [t, g, *rest]
-    return found if set(map(type, found)) == {np.ndarray} else None
 
 
 def describe_shapes(tree: Any) -> str:
