@@ -268,7 +268,7 @@ def advance_body(step: Step, m: Vector3) -> tuple[Vector3, Quaternion]:
     return new, jnp.concatenate([_add_products(step.rest, step.a * w, w)[None], step.f * w])
 
 
-def _add_products(first: Any, a: Vector3, b: Vector3) -> Scalar:
+def _add_products(first: Any, a: Vector3, b: Vector3) -> Array:
     """first + a_1 b_1 + a_2 b_2 + a_3 b_3, one multiply-add each."""
     total: Array = first + a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
     return total
