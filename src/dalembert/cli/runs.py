@@ -460,16 +460,22 @@ def init(
         texts = dict(zip((path, path.with_suffix(".py")), own_system_template(path.stem), strict=True))
     else:
         texts = {path: model_template(name, path.name)}
-    for target in texts:
+    then = f"; next: dalembert run {path}"
+    _write_files({target: text.encode() for target, text in texts.items()}, force, as_json, then)
+
+
+def _write_files(contents: Mapping[Path, bytes], force: bool, as_json: bool, then: str) -> None:
+    """Write new files, and say so; those that are there are only replaced by `force`."""
+    for target in contents:
         if target.exists() and not force:
             raise InvalidInput(f"{target} is there already: give another --out, or --force to replace it")
-    for target, text in texts.items():
+    for target, content in contents.items():
         with atomic_path(target) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_bytes(content)
     if as_json:
-        shell.print_json({"files": [str(target) for target in texts]})
+        shell.print_json({"files": list(map(str, contents))})
         return
-    print(f"wrote {' and '.join(map(str, texts))}; next: dalembert run {path}")
+    print(f"wrote {', '.join(map(str, contents))}{then}")
 
 
 LISTS = ("systems", "methods", "papers")
@@ -602,19 +608,10 @@ def examples(
     if name != "all" and name not in known:
         raise UnknownName("example", name, [*known, "all"])
     chosen = known if name == "all" else {name: known[name]}
-    targets = {shell.make_folder(out) / path.name: path for each in chosen.values() for path in each.files}
-    for target in targets:
-        if target.exists() and not force:
-            raise InvalidInput(f"{target} is there already: give another folder by --out, or --force to replace it")
-    for target, source in targets.items():
-        with atomic_path(target) as temporary:
-            temporary.write_bytes(source.read_bytes())
-    if as_json:
-        shell.print_json({"files": [str(target) for target in targets]})
-        return
-    step = f"; next: {known[name].command}" if name != "all" else ""
-    place = "" if out == Path(".") or not step else f" in {out}"
-    print(f"wrote {', '.join(map(str, targets))}{step}{place}")
+    files = [path for each in chosen.values() for path in each.files]
+    place = "" if out == Path(".") else f" in {out}"
+    then = f"; next: {known[name].command}{place}" if name != "all" else ""
+    _write_files({shell.make_folder(out) / path.name: path.read_bytes() for path in files}, force, as_json, then)
 
 
 NEEDED_PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "llvmlite", "matplotlib", "xarray", "h5netcdf", "h5py", "typer")

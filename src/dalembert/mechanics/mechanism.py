@@ -626,19 +626,17 @@ def _at_coordinates(drawing: Drawing, q: Array) -> tuple[Element, Array, Array]:
 def _rates_at(drawing: Drawing, g: Element) -> tuple[Array, Array]:
     """(A, C) at a configuration: all rows of its constraints, and C with the rates C xi."""
     parts, p = drawing.parts, drawing.parameters
-    return _all_rows(parts, p, g), jacobian(partial(_rates, parts, p, g), jnp.zeros(parts.group.dim))
+    return _all_rows(drawing, g), jacobian(partial(_rates, parts, p, g), jnp.zeros(parts.group.dim))
 
 
-def _all_rows(parts: Parts, p: Any, g: Element) -> Array:
+def _all_rows(drawing: Drawing, g: Element) -> Array:
     """All rows of the constraints at a configuration."""
+    parts, p = drawing.parts, drawing.parameters
     height = jacobian(lambda eta: Closing(parts)(0.0, parts.group.shift(g, eta), p), jnp.zeros(parts.group.dim))
     return jnp.concatenate([Rolling(parts)(0.0, g, p), height])
 
 
-@partial(compile_function, place=False)
-def _rows_at(drawing: Drawing, g: Element) -> Array:
-    """All rows of the constraints at a configuration, in native code."""
-    return _all_rows(drawing.parts, drawing.parameters, g)
+_rows_at = compile_function(_all_rows, place=False)
 
 
 def _rates(parts: Parts, p: Any, g: Element, xi: Velocity) -> Array:
@@ -720,12 +718,9 @@ class MechanismSystem(System):
     @property
     def shape_names(self) -> tuple[str, ...]:
         """The coordinates that show how the mechanism is bent: all but place, heading and the angles of wheels."""
-        placed = {
-            joint.names[k] for joint in _free_joints(self.parts) for k in (0, 1, 2 if joint.kind == "planar" else 3)
-        }
-        return tuple(
-            name for joint in self.parts.joints if not joint.spins for name in joint.names if name not in placed
-        )
+        free, bent = _free_joints(self.parts), [joint for joint in self.parts.joints if not joint.spins]
+        placed = {joint.names[k] for joint in free for k in (0, 1, 2 if joint.kind == "planar" else 3)}
+        return tuple(name for joint in bent for name in joint.names if name not in placed)
 
     @property
     def load_names(self) -> tuple[str, ...]:
@@ -1618,9 +1613,8 @@ class Mechanism:
             raise InvalidInput(f"the ground cannot hang on '{parent}': swap parent and child of {kind} '{name}'")
         if parent == child:
             raise InvalidInput(f"{kind} '{name}' joins '{parent}' with itself")
-        numbers: dict[str, Any] = {
-            "at": self._bodies[child].centre if at is None else self._point(f"at of '{name}'", at)
-        }
+        place = self._bodies[child].centre if at is None else self._point(f"at of '{name}'", at)
+        numbers: dict[str, Any] = {"at": place}
         if axis is not None:
             numbers["axis"] = _axis_of(f"axis of '{name}'", axis)
         for word, value in (("stiffness", stiffness), ("damping", damping)):
@@ -1650,9 +1644,8 @@ class Mechanism:
         label = name or body
         self._new("contact", label, [each.name for each in self._contacts])
         own = self._bodies[body]
-        given: dict[str, Any] = {
-            "centre": own.centre if centre is None else self._point(f"centre of '{label}'", centre)
-        }
+        middle = own.centre if centre is None else self._point(f"centre of '{label}'", centre)
+        given: dict[str, Any] = {"centre": middle}
         for word, value in numbers.items():
             if word == "along":
                 given[word] = _axis_entries(_axis_of(f"along of '{label}'", value))
@@ -1717,9 +1710,7 @@ def point_of(entries: Entries) -> Reals:
 
 def direction_of(entries: Entries) -> Reals:
     """A unit vector from its entries, as numbers."""
-    if len(entries) == 1:
-        return _axis_of("axis", next(iter(entries)))
-    return _axis_of("axis", point_of(entries))
+    return _axis_of("axis", next(iter(entries)) if len(entries) == 1 else point_of(entries))
 
 
 def _offset(point: Any, at: Any, axis: Any) -> dict[str, float]:
@@ -1821,8 +1812,6 @@ def _keep(parts: Parts, which: Any) -> Parts:
     rows = [tuple(row for row in contact.rows if next(rest)) for contact in parts.contacts]
     heights = [contact.height and next(rest) for contact in parts.contacts]
     loops = tuple(loop._replace(keeps=tuple(k for k in loop.keeps if next(rest))) for loop in parts.loops)
-    contacts = tuple(
-        contact._replace(rows=row, height=height)
-        for contact, row, height in zip(parts.contacts, rows, heights, strict=True)
-    )
+    kept = zip(parts.contacts, rows, heights, strict=True)
+    contacts = tuple(contact._replace(rows=row, height=height) for contact, row, height in kept)
     return replace(parts, contacts=contacts, loops=loops)

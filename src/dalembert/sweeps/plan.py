@@ -597,9 +597,8 @@ class SweepMembers:
                 try:
                     self._check({**base, **values})
                 except InvalidInput as fault:
-                    shown = ", ".join(
-                        f"{name} = {value} {self.describe(name)[1]}".rstrip() for name, value in values.items()
-                    )
+                    words = (f"{name} = {value} {self.describe(name)[1]}".rstrip() for name, value in values.items())
+                    shown = ", ".join(words)
                     raise InvalidInput(f"the sweep comes to {shown}: {fault}") from fault
                 if self.family(self.structure({**base, **values})).record != self.schema:
                     raise InvalidInput(
@@ -792,12 +791,8 @@ def _group_members(members: SweepMembers, values: Values, size: int) -> Iterator
             if jax.tree.leaves(stacked):
                 own = which[chosen]
                 numbers = numbers, jax.tree.map(lambda leaf, own=own: leaf[own], stacked)
-            yield (
-                (places if isinstance(chosen, slice) else np.arange(size)[places][chosen]),
-                family,
-                int(steps),
-                numbers,
-            )
+            own_places = places if isinstance(chosen, slice) else np.arange(size)[places][chosen]
+            yield own_places, family, int(steps), numbers
 
 
 def _run_group(
