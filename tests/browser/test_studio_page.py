@@ -408,6 +408,35 @@ def test_the_car_is_parked_around_an_obstacle(tab, served):
 
 
 @pytest.mark.heavy
+def test_what_a_joint_steers_is_driven_and_parked_and_a_plan_that_takes_long_is_given_up(tab, served):
+    """The first plan is compiled: the page says for how long, and "Cancel" ends it with its session."""
+    tab.open(served.url)
+    tab.after(lambda: tab.choose("System", "ackermann-car"))
+    tab.page.locator("#drive").click()
+    tab.page.wait_for_selector("html[data-driving='yes']", timeout=60_000)
+    tab.page.keyboard.down("ArrowRight")
+    tab.until("driver.rows.some(([, torque]) => torque < -1)")
+    tab.page.keyboard.up("ArrowRight")
+    tab.after(lambda: tab.page.locator("#drive").click())
+    tab.page.locator("#park").click()
+    tab.page.wait_for_selector("#park-busy:not([hidden])", timeout=60_000)
+    assert "Planning" in tab.page.locator("#park-seconds").inner_text()
+    tab.after(lambda: tab.page.locator("#park-cancel").click())
+    assert tab.value("document.documentElement.dataset.driving") == "" and not tab.page.locator("#park-busy").is_visible()
+    tab.page.locator("#park").click()
+    tab.page.wait_for_selector("html[data-driving='plan']", timeout=60_000)
+    tab.until("driver.plan && driver.plan.path.length > 1", 280)
+    x, y, _ = tab.value("driver.goal")
+    assert "effort" in tab.page.locator("#park-text").inner_text() and tab.value("driver.plan.planned.length") == 100
+    tab.after(lambda: tab.page.locator("#park-go").click())
+    run = tab.value("studio.request()")
+    assert len(run["controls"]) == 100 and tab.value("studio.data.runs[0].status") == "ok"
+    (job,), _ = requests.jobs_of(run, StudioInput())
+    end = simulate(job.system, job.integrator, job.state, **job.run, controls=np.array(run["controls"])).last
+    assert np.allclose(np.asarray(end.g[0])[:2, 2], [x, y], atol=0.1)
+
+
+@pytest.mark.heavy
 def test_a_satellite_is_turned_by_hand_by_keys_and_by_the_plan(tab, served):
     """A ghost is dragged; the plan is that of `da.plan` for the same problem; a push is brought back."""
     tab.open(served.url)

@@ -79,6 +79,14 @@ def test_an_arm_opens_fixed_and_wheels_without_a_radius_are_asked_for():
         input_of_file(URDF / "mobile-arm.urdf")
 
 
+def test_a_configuration_of_a_plan_opens_at_rest_with_its_obstacles():
+    opened = input_of_file(Path(__file__).parents[2] / "examples" / "plan-park.toml")
+    answer = shown(opened)
+    assert answer["discs"] == [(0.05, 0.6, 0.15)] and answer["runs"][0]["steps"] == 50 and answer["goal"] == "pose"
+    other = {**start(opened), "config": example("car"), "frames": 20}
+    assert show(other, opened)["discs"] == [], "another system has none"
+
+
 def test_what_cannot_be_opened_is_refused(tmp_path):
     (tmp_path / "robot.urdf").write_text("<robot name='r'/>")
     with pytest.raises(InvalidInput, match="read_urdf"):
@@ -162,13 +170,54 @@ def kart(mass: float = 2.0, base: float = 0.8) -> da.System:
 def test_one_s_own_has_a_goal_where_a_built_in_model_of_its_kind_has_one():
     kinds = {telescope: "attitude", kart: "pose", da.models.unicycle: "pose", sleigh: None, da.models.snakeboard: None}
     models = da.models
-    kinds |= {models.differential_drive: "pose", models.omni_base: "pose", models.tractor: None, models.bicycle: None}
+    kinds |= {models.differential_drive: "pose", models.omni_base: "pose", models.tractor: "pose", models.bicycle: None}
+    kinds |= {tricycle: "pose", models.ackermann_car: "pose"}
     for make, kind in kinds.items():
-        assert goal_kind("", make()) == kind, make
-    assert wheelbase(kart(base=0.7)) == pytest.approx(0.7) and wheelbase(da.models.car(length=1.2)) == pytest.approx(
-        1.2
-    )
+        made = make()
+        assert goal_kind("", made.system() if isinstance(made, da.Mechanism) else made) == kind, make
+    assert wheelbase(kart(base=0.7)) == pytest.approx((0.7, 0.0))
+    assert wheelbase(da.models.car(length=1.2)) == pytest.approx((1.2, 0.0))
+    assert wheelbase(tricycle().system()) == pytest.approx((1.1, -0.2)), "from its axle, which lies 0.2 m behind"
     assert wheelbase(da.models.roller_racer()) is None and goal_kind("snakeboard", da.models.snakeboard()) is None
+
+
+def tricycle() -> da.Mechanism:
+    """A tricycle of my own, drawn from 0.2 m ahead of its axle; its front wheel drives and steers, both bounded."""
+    made = da.Mechanism("tricycle")
+    made.body("chassis", mass=400.0, centre=(0.3, 0, 0.4), box=(1.6, 0.9, 0.6))
+    made.body("fork", mass=14.0, centre=(0.9, 0, 0.5), inertia=(0.3, 0.3, 0.1))
+    made.planar("chassis")
+    made.hinge("steer", "chassis", "fork", at=(0.9, 0, 0.5), axis=(0, 0, 1), damping=1.0)
+    made.wheel("rear left", "chassis", at=(-0.2, 0.4, 0.18), mass=6.0)
+    made.wheel("rear right", "chassis", at=(-0.2, -0.4, 0.18), mass=6.0)
+    made.wheel("front", "fork", at=(0.9, 0, 0.2), mass=9.0, motor=(-60.0, 60.0))
+    made.motor("steer", low=-40.0, high=40.0)
+    return made
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["tricycle", "ackermann-car", "tractor"])
+def test_what_is_steered_by_a_joint_is_parked_pushed_and_brought_back(name):
+    """From the way of a car as long: beside, behind and ahead; a plan that is not the cheapest is told to be so."""
+    opened = input_of_system(tricycle()) if name == "tricycle" else StudioInput()
+    config = start(opened)["config"] if name == "tricycle" else example(name)
+    request = {"config": {**config, "initial": dict.fromkeys(config["initial"], 0.0)}}
+    driven = Drive(request, opened)
+    length = driven.parking["length"]
+    goals = [[3.0, 1.0, 0.5], [0.0, 2.0, 0.0], [-3.0, 0.5, 0.0], [3.0, 0.0, 0.0]]
+    goals = [[length * x, length * y, angle] for x, y, angle in goals]
+    found = [driven.plan(goal) for goal in goals]
+    reached = [each for each in found if each["path"]]
+    assert len(reached) >= (3 if name == "tractor" else 4), [each["reason"] for each in found]
+    for goal, each in zip(goals, found, strict=True):
+        assert np.allclose(each["path"][-1], goal[:2], atol=0.01) if each["path"] else each["reason"]
+    driven = Drive(request, opened)
+    assert driven.plan(goals[0])["status"] == "optimal"
+    while driven.planned < PLAN_STEPS:
+        driven.park(10, driven.planned == 30)
+    pose = np.asarray(driven.state.g[0])
+    assert np.allclose(pose[:2, 2], goals[0][:2], atol=0.05 * length)
+    assert abs(np.arctan2(pose[1, 0], pose[0, 0]) - 0.5) < 0.05
 
 
 def robot(track: float = 0.3) -> da.Mechanism:

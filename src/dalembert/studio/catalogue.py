@@ -142,7 +142,6 @@ def make_catalogue(opened: StudioInput) -> dict[str, Any]:
         "start": start(opened),
         "stories": [*opened.stories, *(tell_story(story) for story in STORIES["story"])],
         "fails": STORIES["fail"],
-        "drives": list(STORIES["drive"]),
         "mp4": shutil.which("ffmpeg") is not None,
         "limits": {"steps": opened.max_steps, "frames": MAX_FRAMES},
     }
@@ -249,8 +248,19 @@ def config_of_system(
 def input_of_file(file: Path, **limits: Any) -> StudioInput:
     """What the page starts from: a configuration, a file of Python ("my_vehicle.py:make"), a URDF file or data."""
     if file.suffix == ".toml":
-        load_job(file)
-        return StudioInput(read_config(file), file.parent, **limits)
+        job, config = load_job(file), read_config(file)
+        if task := config.get("plan"):  # what is to be planned is shown at rest, with its obstacles
+            longest = float(np.max(task.get("duration", 1.0)))
+            run = {"step": longest / int(task.get("steps", 100)), "steps": int(task.get("steps", 100))}
+            rest = {"velocity": [0.0] * job.system.group.dim}
+            limits["discs"] = tuple(
+                (*map(float, each["centre"]), float(each["radius"]))
+                for each in config.get("obstacle", [])
+                if tuple(each["coordinates"]) in (("x", "y"), ("position_0", "position_1"))
+            )
+            kept = {key: config[key] for key in ("system", "method") if key in config}
+            config = kept | {"initial": config.get("initial", rest), "run": config.get("run", run)}
+        return StudioInput(config, file.parent, **limits)
     if file.suffix == ".py" or ".py:" in file.name:
         name, _, attribute = file.name.partition(":")
         reference = f"{name}:{attribute or 'make'}"

@@ -7,6 +7,7 @@ each run went beside what its method claims.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -23,7 +24,8 @@ from ..integrators import EXACT, MEANINGS, METHODS, Claims, EulerPoincareSuslov,
 from ..io.config import Job
 from ..io.dataset import open_dataset
 from ..kernels import evaluate, one_at_a_time
-from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, MechanismSystem, State, System, without_forces
+from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, MechanismSystem, State, System, unforced
+from ..mechanics.mechanism import Joint
 from ..mechanics.system import unit_element
 from ..models import MODELS, unicycle
 from ..optimise import Plan, Tracker, plan, track
@@ -32,21 +34,25 @@ from ..plotting.studies import momentum_locus
 from ..plotting.style import COLOURS, FLOOR
 from ..simulation import Run, simulate, to_json
 from . import requests
-from .catalogue import STORIES
+from .catalogue import STORIES, example
 from .requests import RunFrames, StudioInput
 from .scenes import AIM, globe, make_scene, mechanism_of, picture, principal_axes, rotate
 from .view import CONSTRAINT, DARK, GREY, SURFACE, TEXTS, Array, View, label, pack_array, sphere_shape, surface
 
 PARKS: dict[str, dict[str, Any]] = STORIES["park"]
 """Systems that plans bring to a goal, their sizes, and the push on their inputs that disturbs them."""
-OWN_GOALS = "have two inputs on SO(3), SE(2) or SE(2) x SO(2), or are mechanisms that their wheels alone steer"
+OWN_GOALS = "have two inputs on SO(3), SE(2) or SE(2) x SO(2), or are mechanisms on wheels with at most one that steers"
 NO_WAY = "no way there was found from those that were tried: pull the goal elsewhere, or an obstacle away"
 GOALS = {False: "[x, y, angle]", True: "a quaternion [x, y, z, w]"}
 PLAN_STEPS, PUSH_STEPS, MAX_GOAL, MAX_DISCS, LONGEST = 100, 4, 50.0, 3, 12.0  # the last: seconds
 HURRY_SECONDS, PATIENT_SECONDS = 0.02, 0.5
 """How long further ways around discs are tried while the pointer moves, and when it rests."""
-STRENGTH, FASTEST = 6.0, 12.0
-"""The acceleration by an input without bounds when the stick is full, and the rate at which a motor gives no more."""
+STRENGTH, MOTOR_SECONDS = 6.0, 2.0
+"""The acceleration by an input without bounds when the stick is full, and the time in which a motor finds its rate."""
+HELD_ANGLE, HELD_RATE = 0.5, 6.0
+"""How far the stick turns a joint (rad), and how quickly it is there (1/s)."""
+CALM, REACHED, MAX_HITCH = 10.0, 5e-3, 1.2
+"""What the rates of joints cost that steer (per (rad/s)^2), what counts as at the goal, how far trailers bend (rad)."""
 DRIVES: dict[str, Any] = STORIES["drive"]
 """What stick and keys do to the inputs of a system."""
 LOCUS_POINTS = 25
@@ -67,7 +73,7 @@ _rehearsed: set[str] = set()  # kinds of requests that this process knows
 def present(request: Any, opened: StudioInput, cancelled: Callable[[], bool] = lambda: False) -> dict[str, Any]:
     """The answer to a request: scene, momentum, plots, and how every run went."""
     frames, saved = requests.check_request(request, opened)
-    answer: dict[str, Any] = {}
+    answer: dict[str, Any] = {"discs": opened.obstacles(request)}
     if saved is not None:
         attributes, config = open_dataset(saved).attrs, ""
         title = str(attributes.get("system") or saved.name)
@@ -269,13 +275,17 @@ class Drive:
             self.tracker = self.known = None
             nothing: dict[str, Any] = {"path": [], "planned": [], "step": self.step, "seconds": 0.0, "cost": None}
             return nothing | {"status": "blocked", "reason": found}
-        good = found.status == "optimal"
+        good, steered = _arrives(found), "twin" in self.parking
         weight = [10.0] * 3 + [0.3] * 3 if turns else 10.0  # of a turn the angles more than the rates
         light = None if "cost" in self.parking else 0.01  # the inputs of a mechanism have sizes of their own
-        self.tracker, self.planned = track(found, state_weight=weight, control_weight=light) if good else None, 0
+        with warnings.catch_warnings():  # of a plan that is not known to be the cheapest: the page says so
+            warnings.simplefilter("ignore")
+            self.tracker, self.planned = track(found, state_weight=weight, control_weight=light) if good else None, 0
         self.known, self.step = found if good else None, float(found.step)
         drawn = AIM * np.asarray(found.g)[:, :, 2] if turns else np.asarray(_pose(found.g))[:, :2, 2]
-        why = NO_WAY if "cost" in self.parking and not good else found.reason  # to find out more would take long
+        why = found.reason if "cost" not in self.parking else "" if good else NO_WAY  # to find out more would take long
+        if steered and not good:
+            why = f"after {found.iterations} iterations from the way of a car the goal is missed; {NO_WAY}"
         told: dict[str, Any] = {"status": found.status, "reason": why, "cost": to_json(float(found.cost))}
         told |= {"tried": self.tried, "step": self.step}
         told |= {"path": drawn.tolist() if good else [], "planned": np.asarray(found.controls).tolist() if good else []}
@@ -318,7 +328,7 @@ class Drive:
         }  # fmt: skip
         ways: Any = [] if self.known is None else [(self.known, self.known.duration)]
         once = options | {"max_iterations": 1, "guess": np.zeros((PLAN_STEPS, len(self.names)))}
-        if ("steering" in law or "like" in law) and self.template is None:
+        if ("steering" in law or "axle" in law) and self.template is None:
             self.template = plan(job.system, job.integrator, duration=PLAN_STEPS * self.step, **once)
         if "steering" in law and self.template is not None:
             ways_there = ways_around(
@@ -333,33 +343,57 @@ class Drive:
             seconds, more = law.get("turn", (PLAN_STEPS * float(job.run["step"]), 0.0))
             usual = seconds + more * float(np.hypot(x, y) + abs(angle))
             ways = [way for way in ways if abs(way[1] - usual) < 0.35 * usual]
-            ways = [(self._roll_along(end, usual), usual), *ways] if "like" in law else [*ways, (None, usual)]
+            if "axle" not in law:
+                ways = [*ways, (None, usual)]
+            elif isinstance(first := self._roll_along(goal, usual, discs, patient), str):
+                return first
+            else:
+                ways = [(first, first.duration), *ways]
         made: list[Plan] = []
         for guess, duration in ways:
             made.append(plan(job.system, job.integrator, guess=guess, duration=duration, **options))
             late = time.perf_counter() - begin > (PATIENT_SECONDS if patient else HURRY_SECONDS)
-            if any(each.status == "optimal" for each in made) and (late or not discs):
+            if any(map(_arrives, made)) and (late or not discs or "twin" in law):
                 break
         self.tried = len(made)
-        return min(made, key=lambda each: (each.status != "optimal", _length(each)))
+        return min(made, key=lambda each: (not _arrives(each), each.status != "optimal", _length(each)))
 
-    def _roll_along(self, end: State, duration: float) -> Plan:
-        """A first guess for a mechanism on one axle: the way of a unicycle as heavy, on which its wheels roll."""
+    def _roll_along(self, goal: Sequence[float], duration: float, discs: Sequence[Any], patient: bool) -> Plan | str:
+        """A first guess for a mechanism: the way of a unicycle as heavy, or of a car as long, on which its wheels roll.
+
+        That one's origin is on the axle; a joint that steers has the steering angle of the car, trailers follow.
+        """
         law, shift, like = self.parking, np.eye(3), self.template
         assert like is not None
         shift[0, 2] = law["axle"]
-        start, goal = (law["like"].state(np.asarray(_pose(g)) @ shift, np.zeros(3)) for g in (self.state.g, end.g))
-        asked: dict[str, Any] = {"cost": _effort, "tolerance": 1e-3, "steps": PLAN_STEPS, "max_iterations": 80}
-        way = plan(law["like"], self.job.integrator, start=start, goal=goal, duration=duration, **asked)
+        here, there = (np.asarray(g) @ shift for g in (_pose(self.state.g), _pose(_rest_at(like.system, goal).g)))
+        place = _in_frame(here, (*there[:2, 2], np.arctan2(there[1, 0], there[0, 0])))
+        way: Plan | str
+        if "twin" in law:
+            twin: Drive = law["twin"]
+            discs = [(*_in_frame(here, disc)[:2], float(disc[2])) for disc in discs]
+            way = twin._plan_way(place, _rest_at(twin.job.system, place), discs, patient)
+            if isinstance(way, str) or not _arrives(way):
+                return way if isinstance(way, str) else NO_WAY
+            twin.known = way
+        else:
+            asked: dict[str, Any] = {"cost": _effort, "tolerance": 1e-3, "steps": PLAN_STEPS, "max_iterations": 80}
+            ends = [law["like"].state(_pose(_rest_at(law["like"], each).g), np.zeros(3)) for each in ((0, 0, 0), place)]
+            way = plan(law["like"], self.job.integrator, start=ends[0], goal=ends[1], duration=duration, **asked)
         (discrete, numbers, nodes), n = like.problem, like.system.group.dim
-        pose, xi = np.asarray(way.g) @ np.linalg.inv(shift), np.zeros((PLAN_STEPS + 1, n))
+        pose, xi = here @ np.asarray(_pose(way.g)) @ np.linalg.inv(shift), np.zeros((PLAN_STEPS + 1, n))
         xi[:, :2], xi[:, 2] = way.xi[:, :2], -law["axle"] * way.xi[:, 0]
-        hinges = np.tile(np.asarray(nodes.g[1])[0], (len(xi), 1))
+        hinges, known, driven = np.tile(np.asarray(nodes.g[1])[0], (len(xi), 1)), [0, 1, 2], [0, 1]
+        if "twin" in law:
+            known, driven = [*known, 3 + law["slot"]], [1, 3 + law["slot"]]
+            turned = np.asarray(way.g[1])
+            hinges[:, law["slot"]], xi[:, known[3]] = np.arctan2(turned[:, 1, 0], turned[:, 0, 0]), way.xi[:, 3]
+        others = [k for k in range(3, n) if k not in known]
         for k in range(len(xi)):
             rows = np.asarray(evaluate(_rows_at, like.system, (pose[k], hinges[k])))
-            xi[k, 3:] = np.linalg.lstsq(rows[:, 3:], -rows[:, :3] @ xi[k, :3], rcond=None)[0]
-            hinges[k + 1 :] += way.step * xi[k, 3:]
-        forces = np.diff(xi[:, :2], axis=0) / way.step @ np.linalg.pinv(self.response[:2]).T
+            xi[k, others] = np.linalg.lstsq(rows[:, others], -rows[:, known] @ xi[k, known], rcond=None)[0]
+            hinges[k + 1 :, np.array(others) - 3] += way.step * xi[k, others]
+        forces = np.diff(xi[:, driven], axis=0) / way.step @ np.linalg.pinv(self.response[driven]).T
         axes = [axis.name for axis in like.system.axes()]
         nodes = nodes._replace(g=(pose, hinges), w=xi[:, [axes.index(name) for name in like.coordinates[n:]]])
         problem = discrete, {**numbers, "h": np.asarray(way.step)}, nodes
@@ -370,7 +404,7 @@ class Drive:
 
     @cached_property
     def response(self) -> Array:
-        return input_response(self.job)
+        return input_responses(self.job)[0]
 
     def park(self, steps: Any, push: Any) -> dict[str, Any]:
         """Take some steps along the plan with feedback; a push turns the body aside, and feedback brings it back."""
@@ -407,7 +441,8 @@ class Drive:
             value = x * law.get("x", 0.0) + y * law.get("y", 0.0)
             value -= sum(gain * float(seen[names.index(of)]) for of, gain in law.get("feel", {}).items())
             if "angle" in law:
-                turn = np.asarray(state.g[law["angle"]])
+                before = np.asarray(state.g[law["to"]])[:2, :2] if "to" in law else np.eye(2)
+                turn = before.T @ np.asarray(state.g[law["angle"]])[:2, :2]
                 value -= law["spring"] * float(np.arctan2(turn[1, 0], turn[0, 0]))
             found.append(float(np.clip(value, law.get("low", -np.inf), law.get("high", np.inf))))
         return found
@@ -433,33 +468,56 @@ def _are_numbers(given: Any, count: int) -> bool:
 def guess_law(job: Job) -> dict[str, Any]:
     """What the stick does to inputs that nobody has described.
 
-    Left and right go together and against each other; what steers or turns follows x; of the others the first follows
-    y, the second x. An input without bounds is as strong as gives something an acceleration of `STRENGTH`; a motor
-    feels the rate of its joint.
+    On the plane x turns a joint that an input steers, and a spring holds it there; motors of wheels go forward together
+    with y and, where nothing is steered, turn the body with x. Of other inputs what steers or turns follows x, the
+    first of the rest y. An input without bounds is as strong as gives something an acceleration of `STRENGTH`.
     """
-    law: dict[str, Any] = {}
-    free = ["y", "x"]
-    for each, size in zip(job.system.inputs or (), input_sizes(job, input_response(job)), strict=True):
-        words = each.name.lower()
-        side = next((sign for word, sign in (("left", 0.4), ("right", -0.4)) if word in words), 0.0)
-        steers = any(word in words for word in ("steer", "turn", "yaw"))
-        key = "x" if steers or (not side and not free) else free.pop(0) if not side else ""
-        made = {"y": size, "x": side * size} if side else {key: size * (-1.0 if key == "x" else 1.0)}
-        rate = f"{each.name.rpartition(' ')[0]} rate"
-        law[each.name] = made | {"low": each.low, "high": each.high}
-        if rate in job.system.rate_names:
-            law[each.name]["feel"] = {rate: size / FASTEST}
+    system, free = job.system, ["x", "y"]
+    response, seen = input_responses(job)
+    sizes = input_sizes(job, response)
+    mechanism, law = unforced(system), {each.name: {"low": each.low, "high": each.high} for each in system.inputs or ()}
+    joints = motor_joints(mechanism) if isinstance(mechanism, MechanismSystem) else {}
+    wheels = idle_names(mechanism) if isinstance(mechanism, MechanismSystem) else []
+    plane, rolling = system.group.factors[0].picture == "plane", []
+    for k, (name, made) in enumerate(law.items()):
+        joint = joints.get(name)
+        turned = name.rpartition(" ")[0] if joint is None else joint.names[0]
+        if f"{turned} rate" not in system.rate_names:
+            continue
+        at = len(system.coordinate_names) + system.rate_names.index(f"{turned} rate")
+        if joint is not None and (joint.geared or turned in wheels):
+            rolling.append(k)
+            made["feel"] = {f"{turned} rate": 1 / (MOTOR_SECONDS * seen[at, k])}
+        elif plane and free and turned in system.coordinate_names:
+            stiff, reversed_ = HELD_RATE**2 / seen[at, k], (wheelbase(system) or (1.0, 0.0))[0] < 0
+            made["feel"] = {turned: stiff, f"{turned} rate": 2 * HELD_RATE / seen[at, k]}
+            made[free.pop(0)] = HELD_ANGLE * stiff * (1.0 if reversed_ else -1.0)
+    moved = np.linalg.pinv(response[:3, rolling], rcond=1e-6) if plane and rolling else np.zeros((0, 3))
+    steers = "x" in free and np.linalg.matrix_rank(response[:2, rolling], rtol=1e-6) == 2
+    for k, (ahead, turn) in zip(rolling, zip(moved[:, 1], moved[:, 0], strict=True), strict=False):
+        strong = min(sizes[each] for each in rolling)
+        law[system.inputs[k].name]["y"] = strong * ahead / np.abs(moved[:, 1]).max()
+        if steers:
+            law[system.inputs[k].name]["x"] = -0.4 * strong * turn / np.abs(moved[:, 0]).max()
+    free = [each for each in ("y", "x") if not any(each in made for made in law.values())]
+    for (name, made), size in zip(law.items(), sizes, strict=True):
+        if not {"x", "y"} & set(made):
+            turns = not free or any(word in name.lower() for word in ("steer", "turn", "yaw"))
+            key = "x" if turns else free.pop(0)
+            made[key] = size * (-1.0 if key == "x" else 1.0)
     return law
 
 
-def input_response(job: Job) -> Array:
-    """The accelerations by a unit of each input at the start, (n, inputs)."""
+def input_responses(job: Job) -> tuple[Array, Array]:
+    """What a unit of each input adds to the rates (n, inputs) at the start, and to those of all that is observed."""
     count, step = len(job.system.inputs or ()), float(job.run["step"])
     ends = [
-        np.asarray(simulate(job.system, job.integrator, job.state, step=step, steps=1, controls=row[None]).last.xi)
+        simulate(job.system, job.integrator, job.state, step=step, steps=1, controls=row[None]).last
         for row in np.concatenate([np.zeros((1, count)), 1e-3 * np.eye(count)])
     ]
-    return np.stack([end - ends[0] for end in ends[1:]], axis=1) / (1e-3 * step)
+    seen = [(np.asarray(end.xi), np.asarray(evaluate(_observe, job.system, end))) for end in ends]
+    added = [[(new - old) / (1e-3 * step) for new, old in zip(each, seen[0], strict=True)] for each in seen[1:]]
+    return np.stack([each[0] for each in added], axis=1), np.stack([each[1] for each in added], axis=1)
 
 
 def input_sizes(job: Job, response: Array) -> list[float]:
@@ -472,8 +530,8 @@ def input_sizes(job: Job, response: Array) -> list[float]:
 def goal_kind(name: str, system: MechanicalSystem | None) -> str | None:
     """What kind of goal a plan brings a system to: a "pose" in the plane, an "attitude"; None where it is offered none.
 
-    It has at least two inputs and turns freely, or is in the plane a body, one that is steered, or a mechanism without
-    other joints than those of its wheels and castors.
+    It has at least two inputs and turns freely, or is in the plane a body, one that is steered, or a mechanism on
+    wheels and castors, of whose other joints one at most is driven: it steers, and trailers follow.
     """
     if name in PARKS:
         return "attitude" if "turn" in PARKS[name] else "pose"
@@ -484,7 +542,9 @@ def goal_kind(name: str, system: MechanicalSystem | None) -> str | None:
         return "attitude"
     mechanism = without_forces(system)
     if isinstance(mechanism, MechanismSystem):
-        return "pose" if pictures == ["plane", "point"] and len(idle_names(mechanism)) == mechanism.parts.flat else None
+        wheels, loose = idle_names(mechanism), mechanism.parts.flat - len(idle_names(mechanism))
+        steers = sum(not each.geared and each.names[0] not in wheels for each in motor_joints(mechanism).values())
+        return "pose" if pictures == ["plane", "point"] and (steers == 1 or not loose) else None
     return "pose" if pictures in (["plane"], ["plane", "dial"]) else None
 
 
@@ -495,26 +555,38 @@ def park_law(job: Job) -> dict[str, Any]:
     if name in PARKS:
         law = dict(PARKS[name])
     else:
-        response = input_response(job)
+        response = input_responses(job)[0]
         sizes = dict(zip((each.name for each in system.inputs or ()), input_sizes(job, response), strict=True))
-        found = wheelbase(system)
-        base = found or 1.0
-        seen = response[:3] if isinstance(without_forces(system), MechanismSystem) else response  # of the body
+        found, mechanism = wheelbase(system), unforced(system)
+        base, steers = (found or (1.0, 0.0))[0], found is not None and found[0] > 0
+        seen = response[:3] if isinstance(mechanism, MechanismSystem) else response  # of the body
         reached = [size * float(np.abs(one).max()) for size, one in zip(sizes.values(), seen.T, strict=True)]
-        slower = max(
-            1.0, 1.1 / np.sqrt(max(min(reached), 1e-3))
-        )  # of bang-bang turns by half a circle half as much again
+        slower = max(1.0, 1.1 / np.sqrt(max(min(reached), 1e-3)))  # of bang-bang turns by half a circle half as much
         if goal_kind(name, system) == "attitude":
             law, pushed = dict(PARKS["satellite"]), list(sizes)[:2]
         else:
-            law = dict(PARKS["car" if found else "unicycle"])
-            pushed = [list(sizes)[int(np.argmax(np.abs(response[3 if found else 0]) * list(sizes.values())))]]
-        if isinstance(mechanism := without_forces(system), MechanismSystem):
-            base, axle = size_of(mechanism), axle_of(mechanism)
-            if axle is not None:
+            law, turns = dict(PARKS["car" if steers else "unicycle"]), steering_slot(system) if steers else -3
+            pushed = [list(sizes)[int(np.argmax(np.abs(response[3 + turns]) * list(sizes.values())))]]
+        if isinstance(mechanism, MechanismSystem):
+            idle, flat = idle_names(mechanism), [axis.name.removesuffix(" rate") for axis in system.axes()[3:]]
+            bent = [k for k, each in enumerate(flat) if each not in idle]
+            strong = np.array([*sizes.values()])
+            if bent and not steers:
+                raise InvalidInput("its steering does not turn it as the front wheels of a car do: no plan is made")
+            if steers:
+                bounds = [min(abs(each.low), abs(each.high)) for each in system.inputs or ()]
+                ahead = np.maximum(np.abs(response[1]), 1e-12)
+                weakest = strong if bent[1:] else bounds  # who pulls a trailer goes as the stick would
+                law |= twin_of(found, float(np.max(ahead * weakest)))
+                law |= {"slot": turns, "bent": {k: law["steering"] if k == turns else MAX_HITCH for k in bent}}
+                aside = STRENGTH / np.maximum(np.abs(response[3 + turns]), 1e-12)
+                strong = np.where(np.arange(len(strong)) == np.argmin(aside), aside, 1 / ahead)
+                del law["steering"]
+            elif (axle := axle_of(mechanism)) is not None:
                 heavy = np.sqrt(np.diag(np.linalg.inv(response[:2] @ response[:2].T)))  # effort for an acceleration
                 law |= {"axle": axle, "like": unicycle(mass=float(heavy[1]), inertia=float(heavy[0]))}
-            law |= {"idle": idle_names(mechanism), "cost": effort_in(np.array([*sizes.values()]))}
+            base = base if steers else size_of(mechanism)
+            law |= {"idle": [*idle, *(flat[k] for k in bent if k != turns)], "cost": effort_in(strong, bent)}
         law["turn"] = [slower * each for each in PARKS["satellite"]["turn"]]
         law["push"] = {each: sizes[each] for each in pushed}
     return {**law, "length": base} | {
@@ -522,19 +594,52 @@ def park_law(job: Job) -> dict[str, Any]:
     }
 
 
-def wheelbase(system: MechanicalSystem) -> float | None:
-    """The length at which a vehicle on SE(2) x SO(2) turns by its steering angle, as a car does; None for another."""
-    if [factor.picture for factor in system.group.factors] != ["plane", "dial"] or system.constraints != 2:
+def twin_of(found: tuple[float, float], acceleration: float) -> dict[str, Any]:
+    """A car as long as a steered mechanism, whose ways it can go: slower where its motor is weak."""
+    length, axle = found
+    config = {**example("car"), "initial": {"velocity": [0.0] * 4}}
+    sizes = {"length": length, "centre": length / 2, "inertia": length**2 / 2, "steering": length**2 / 10}
+    twin = Drive({"config": config | {"system": config["system"] | sizes}}, StudioInput())
+    slower = max(1.0, float(np.sqrt(2 * length / acceleration)))  # a smooth way s in T accelerates by 5.8 s/T^2
+    twin.parking |= {"pace": twin.parking["pace"] / slower, "rest": twin.parking["rest"] * slower}
+    twin.parking["longest"] = LONGEST * slower
+    return {"twin": twin, "axle": axle}
+
+
+def motor_joints(system: MechanismSystem) -> dict[str, Joint]:
+    """The joints that inputs turn, by the names of these."""
+    return {each.name: system.parts.joints[each.first] for each in system.parts.parts if each.kind == "motor"}
+
+
+def steering_slot(system: MechanicalSystem) -> int | None:
+    """Which angle an input steers, beside the pose: of a mechanism the joint that is no wheel's, else the only one."""
+    mechanism, pictures = unforced(system), [factor.picture for factor in system.group.factors]
+    if isinstance(mechanism, MechanismSystem) and pictures == ["plane", "point"]:
+        wheels = idle_names(mechanism)
+        slots = [j.slot for j in motor_joints(mechanism).values() if not j.geared and j.names[0] not in wheels]
+        return slots[0] if len(slots) == 1 else None
+    return 0 if pictures == ["plane", "dial"] and system.constraints == 2 else None
+
+
+def wheelbase(system: MechanicalSystem) -> tuple[float, float] | None:
+    """The length at which a vehicle turns by its steering angle as a car does, and how far ahead its axle lies.
+
+    tan(angle) = length w/v1 and v2 = -axle w; the length is negative where it steers the other way. None for another.
+    """
+    if (slot := steering_slot(system)) is None:
         return None
-    found = []
+    found, n = [], system.group.dim
+    others = [k for k in range(n) if k not in (1, 3 + slot)]
     for angle in (0.2, 0.5):
-        g = (np.eye(3), about(2, angle)[:2, :2])
-        rows = np.asarray(system.rows(0.0, g)(jnp.zeros(4)))
-        spin, aside = np.linalg.lstsq(rows[:, [0, 2]], -rows[:, 1], rcond=None)[0]
-        if abs(aside) > 1e-9 or spin * angle <= 0 or np.abs(rows[:, [0, 2]] @ [spin, aside] + rows[:, 1]).max() > 1e-9:
+        shape = about(2, angle)[:2, :2] if n == 4 and np.ndim(unit_element(system.group)[1]) == 2 else np.zeros(n - 3)
+        if np.ndim(shape) == 1:
+            shape[slot] = angle
+        rows = np.asarray(evaluate(_rows_at, system, (np.eye(3), shape)))
+        moved = np.linalg.lstsq(rows[:, others], -rows[:, 1], rcond=1e-9)[0]
+        if abs(moved[0]) < 1e-9 or np.abs(rows[:, others] @ moved + rows[:, 1]).max() > 1e-9:
             return None
-        found.append(float(np.tan(angle) / spin))
-    return found[0] if abs(found[0] - found[1]) < 1e-6 * found[0] else None
+        found.append((float(np.tan(angle) / moved[0]), float(-moved[1] / moved[0])))
+    return found[0] if np.abs(np.subtract(*found)).max() < 1e-6 * abs(found[0][0]) else None
 
 
 def axle_of(system: MechanismSystem) -> float | None:
@@ -565,12 +670,15 @@ def idle_names(system: MechanismSystem) -> list[str]:
     return [joint.names[0] for joint in idle if joint.names and not joint.geared]
 
 
-def effort_in(sizes: Array) -> Callable[..., Any]:
-    """The sum of squares of the inputs, in these sizes, to a power of ten: a slider compiles nothing."""
+def effort_in(sizes: Array, bent: Sequence[int] = ()) -> Callable[..., Any]:
+    """The sum of squares of the inputs, in these sizes, to a power of ten: a slider compiles nothing.
+
+    The rates of joints that bend cost `CALM`: where steering is nearly free, shaking it is cheaper than to drive.
+    """
     tens = 10.0 ** np.round(np.log10(np.maximum(sizes, 1e-9)))
 
     def effort(t: Any, g: Any, xi: Any, u: Any) -> Any:
-        return jnp.sum((u / tens) ** 2)
+        return jnp.sum((u / tens) ** 2) + CALM * sum(xi[3 + k] ** 2 for k in bent)
 
     return effort
 
@@ -595,6 +703,7 @@ def _rest_at(system: MechanicalSystem, goal: Sequence[float]) -> State:
 def keep_clear(discs: Array, law: Mapping[str, float]) -> Callable[..., Any]:
     """What must not be negative: distances of one or two points of a vehicle from discs, and what steering has left."""
     reach, ahead, steering = law["reach"], law.get("ahead", 0.0), law.get("steering", 0.0)
+    bent = tuple(law.get("bent", {}).items())
 
     def path(t: Any, g: Any, xi: Any, u: Any) -> Any:
         pose = _pose(g)
@@ -605,6 +714,7 @@ def keep_clear(discs: Array, law: Mapping[str, float]) -> Callable[..., Any]:
             for point in points
         ]
         left = [g[1][0, 0] - np.cos(steering)] if steering else []
+        left += [jnp.cos(g[1][k]) - np.cos(most) for k, most in bent]
         return jnp.stack([*left, *clear])
 
     return path
@@ -684,7 +794,7 @@ def way_along(like: Plan, way: Way, law: Mapping[str, float], response: Array) -
     pieces = [piece for piece in way if abs(piece[1]) > 1e-6] or [(0, 1e-6)]
     rest, system, angle = law["rest"], cast(System, like.system), np.zeros(PLAN_STEPS + 1)
     ends = np.cumsum([rest] + [time for _, size in pieces for time in (abs(size) / law["pace"], rest)])
-    ends *= min(1.0, LONGEST / ends[-1])
+    ends *= min(1.0, law.get("longest", LONGEST) / ends[-1])
     times, step = np.linspace(0.0, ends[-1], PLAN_STEPS + 1), ends[-1] / PLAN_STEPS
     gone, turned, before, base = 0.0 * angle, 0.0 * angle, 0.0, np.asarray(_pose(like.g))[0]
     pose = np.tile(base, (len(times), 1, 1))
@@ -718,6 +828,11 @@ def _along_arc(way: Array, curvature: float) -> Array:
     poses[:, 0, 2] = way * np.sinc(angle / np.pi)
     poses[:, 1, 2] = way * np.sinc(angle / 2 / np.pi) * np.sin(angle / 2)
     return poses
+
+
+def _arrives(found: Plan) -> bool:
+    """Whether a plan can be driven: it ends at the goal, also where its cost is not known to be least."""
+    return found.status == "optimal" or (np.isfinite(found.cost) and found.infeasibility < REACHED)
 
 
 def _length(found: Plan) -> float:

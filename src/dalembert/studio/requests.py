@@ -57,6 +57,7 @@ class StudioInput:
     saved: Path | None = None
     stories: tuple[Mapping[str, Any], ...] = ()  # of the user's own file
     make: Callable[..., MechanicalSystem] | None = None  # of a system that lives in Python, or in a URDF file
+    discs: tuple[tuple[float, float, float], ...] = ()  # obstacles (x, y, radius) of a plan's configuration
     max_steps: int = MAX_STEPS
     max_seconds: float = MAX_SECONDS
 
@@ -65,6 +66,11 @@ class StudioInput:
         """The section [system] of a user's own system."""
         section = (self.config or {}).get("system", {})
         return section if "python" in section else None
+
+    def obstacles(self, request: Mapping[str, Any]) -> list[tuple[float, float, float]]:
+        """The obstacles of the configuration that was opened, where its system is asked for."""
+        asked, opened = ((each or {}).get("system", {}).get("name") for each in (request.get("config"), self.config))
+        return list(self.discs) if asked == (OPENED_SYSTEM if self.own else opened) else []
 
     def load(self, path: Path, name: str) -> Callable[..., Any]:
         """The function that makes the user's own system."""

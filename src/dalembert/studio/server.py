@@ -275,8 +275,11 @@ def answer_drive(asked: Mapping[str, Any], cancelled: Callable[[], bool], opened
     here = threading.get_ident()
     try:
         if "request" in asked:
-            _DRIVES[here] = Drive(asked["request"], opened)
-            return answer_json(_DRIVES[here].begin(asked["request"], opened))
+            with in_haste():
+                _DRIVES[here] = Drive(asked["request"], opened)
+                begun = answer_json(_DRIVES[here].begin(asked["request"], opened))
+            threading.Thread(target=_make_up_beside, daemon=True).start()
+            return begun
         if "goal" in asked:
             return answer_json(_DRIVES[here].plan(asked["goal"], asked.get("discs", []), asked.get("patient") is True))
         if "push" in asked:

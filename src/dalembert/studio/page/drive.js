@@ -30,9 +30,9 @@ const WORDS = {
   },
 };
 const NO_PLAN =
-  "No plan is made for this system: the studio plans for what has two inputs or more and is a body that turns (SO(3)), one on the plane (SE(2)), a car, or a mechanism whose wheels alone steer it. da.plan may do it in a script.";
+  "No plan is made for this system: the studio plans for what has two inputs or more and is a body that turns (SO(3)), one on the plane (SE(2)), a car, or a mechanism on wheels that at most one joint steers. da.plan may do it in a script.";
 const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
-const SOON = 0.05; // seconds of a plan that a picture of its goal waits for
+const SOON = 0.05; // seconds of a plan that a picture of its goal waits for, and after which it is told that one is made
 const limit = (value) => Math.min(Math.max(value, -1), 1);
 
 // At rest in the middle: velocities, or what a mechanism calls its coordinates and rates.
@@ -43,8 +43,8 @@ function atRest({ velocity, momentum, configuration, ...named }) {
 
 export class Driver {
   // show(request): sets the panel to the run that was driven and asks for a show of it.
-  constructor(catalogue, panel, studio, show) {
-    Object.assign(this, { drives: new Set(catalogue.drives ?? []), panel, studio, show, session: null, held: new Set() });
+  constructor(panel, studio, show) {
+    Object.assign(this, { panel, studio, show, session: null, held: new Set() });
     this.button = byId("drive");
     this.button.addEventListener("click", () => (this.session ? this.stop() : this.start(false)));
     byId("park").addEventListener("click", () => (this.kind ? this.start(true) : (byId("status").textContent = NO_PLAN)));
@@ -52,6 +52,7 @@ export class Driver {
     byId("park-push").addEventListener("click", () => (this.push = true));
     byId("park-disc").addEventListener("click", () => this.addDisc());
     byId("park-clear").addEventListener("click", () => this.setDiscs([]));
+    byId("park-cancel").addEventListener("click", () => this.stop());
     this.listenToGoal(byId("scene"));
     addEventListener("keydown", (event) => this.key(event, true), { capture: true });
     addEventListener("keyup", (event) => this.key(event, false), { capture: true });
@@ -67,8 +68,7 @@ export class Driver {
 
   refresh() {
     const saved = this.panel.request.saved === true;
-    const own = this.panel.name === "file" && this.studio.data?.inputs?.length > 0;
-    this.button.hidden = !(this.drives.has(this.panel.name) || own) || saved;
+    this.button.hidden = saved || !(this.studio.data?.inputs?.length > 0);
     this.kind = this.studio.data?.goal;
     byId("park").hidden = this.button.hidden || Boolean(this.session);
     const words = WORDS[this.kind ?? "pose"];
@@ -202,17 +202,18 @@ export class Driver {
     if (!(this.plan?.seconds < SOON)) this.studio.scene.showPlan(goal, this.plan?.path ?? []);
     if (this.asking) return;
     this.asking = true;
-    if (!this.plan) byId("park-text").textContent += " Planning … The first plan of a kind of system is compiled, once: some seconds.";
     for (let patient = false; this.session && this.mode === "plan" && (this.goal !== this.answered || patient); ) {
       const asked = this.goal;
       patient = asked === this.answered; // the pointer rests: there is time for other ways around
       try {
-        this.asked = this.ask({ session: this.session, goal: asked, discs: this.discs, patient });
-        this.plan = await this.asked;
+        this.planning = new AbortController();
+        this.asked = this.ask({ session: this.session, goal: asked, discs: this.discs, patient }, { signal: this.planning.signal });
+        this.plan = await this.tellBusy(this.asked);
         this.plans += 1; // what to do is told until somebody does it
         this.tellPlan();
       } catch (error) {
-        byId("status").textContent = error.message;
+        if (error.name === "AbortError") break;
+        byId("park-text").textContent = error.message;
       }
       this.answered = asked;
       patient = !patient && this.discs.length > 0 && this.goal === asked;
@@ -223,6 +224,25 @@ export class Driver {
     this.asking = false;
   }
 
+  // While a plan is made that does not come at once: for how long, and a button that gives it up.
+  async tellBusy(asked) {
+    const began = performance.now();
+    const first = this.plan ? "" : " The first plan of a kind of system is compiled, once: up to a minute.";
+    const tell = () => {
+      byId("park-busy").hidden = false;
+      byId("park-seconds").textContent = `Planning … ${Math.round((performance.now() - began) / 1000)} s.${first}`;
+      timer = setTimeout(tell, 1000);
+    };
+    let timer = setTimeout(tell, 1000 * SOON);
+    try {
+      return await asked;
+    } finally {
+      clearTimeout(timer);
+      byId("park-busy").hidden = true;
+      this.planning = null;
+    }
+  }
+
   tellPlan() {
     const { status, reason, cost, seconds, planned, path, step, tried } = this.plan;
     const took = seconds < 1 ? `${Math.round(1000 * seconds)} ms` : `${seconds.toFixed(1)} s`;
@@ -230,13 +250,13 @@ export class Driver {
     const good = path.length > 0;
     byId("park-go").disabled = !good;
     byId("park-text").textContent = good
-      ? `${this.plans === 1 ? WORDS[this.kind].ask : ""} A plan of ${formatNumber(step * planned.length, 2)} s: effort ${formatNumber(cost, 3)}, ${found}. Its controls:`
+      ? `${this.plans === 1 ? WORDS[this.kind].ask : ""} A plan of ${formatNumber(step * planned.length, 2)} s: effort ${formatNumber(cost, 3)}${status === "optimal" ? "" : ", which is not known to be the least"}, ${found}. Its controls:`
       : `No plan (${status}): ${reason}`;
     const canvas = byId("park-controls");
     const ink = canvas.getContext("2d");
     ink.clearRect(0, 0, canvas.width, canvas.height);
     const most = Math.max(...planned.flat().map(Math.abs), 1e-9);
-    const colours = ["--accent", "--bad", "--good"].map(cssColour);
+    const colours = ["--accent", "--muted", "--ink"].map(cssColour);
     byId("park-inputs").replaceChildren(...(good ? this.inputs.map((name, k) => element("span", {}, swatch(colours[k % 3]), name)) : []));
     for (let k = 0; k < (planned[0]?.length ?? 0); k++) {
       ink.strokeStyle = colours[k % 3];
@@ -294,7 +314,7 @@ export class Driver {
     byId("park-text").textContent = WORDS[this.kind ?? "pose"].ask;
     byId("park-controls").getContext("2d").clearRect(0, 0, 999, 999);
     byId("park-inputs").replaceChildren();
-    if (park) this.setDiscs([]);
+    if (park) this.setDiscs((studio.data.discs ?? []).slice(0, MOST_DISCS));
     if (park) this.showExample();
     byId("scene").focus({ preventScroll: true });
     this.draw = this.draw.bind(this);
@@ -376,7 +396,8 @@ export class Driver {
     this.studio.setFollow(false);
     this.refresh();
     const end = () => this.ask({ session, end: true }).catch(() => {});
-    Promise.resolve(this.asked).then(end, end); // what is under way is answered first
+    if (this.planning) this.planning.abort(); // the server ends the session of a page that has gone
+    else Promise.resolve(this.asked).then(end, end); // what is under way is answered first
     if (!rows) return;
     if (rows.length < 2) return this.show(request);
     const config = { ...request.config, run: { step: this.stepSize, steps: rows.length } };

@@ -89,7 +89,7 @@ async function startLive(studio) {
     studio.player.go(0);
     studio.begin();
   });
-  const driver = new Driver(catalogue, panel, studio, (request) => {
+  const driver = new Driver(panel, studio, (request) => {
     shown = null; // the scene of the drive is not that of a run
     set(request);
   });

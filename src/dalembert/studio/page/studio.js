@@ -62,6 +62,8 @@ export class Studio {
     this.scene.hidden = this.hidden;
     this.drawBeside(data);
     this.scene.show(data.scene, { reset: fresh || Boolean(camera), ghost: this.ghost ?? [] });
+    this.scene.discs = null;
+    if (data.discs?.length) this.scene.showDiscs(data.discs);
     this.beside?.copyCamera(this.scene);
     this.tellScale();
     this.drawMomentum(data, fresh);
