@@ -422,7 +422,8 @@ def test_what_a_joint_steers_is_driven_and_parked_and_a_plan_that_takes_long_is_
     tab.page.wait_for_selector("#park-busy:not([hidden])", timeout=60_000)
     assert "Planning" in tab.page.locator("#park-seconds").inner_text()
     tab.after(lambda: tab.page.locator("#park-cancel").click())
-    assert tab.value("document.documentElement.dataset.driving") == "" and not tab.page.locator("#park-busy").is_visible()
+    assert tab.value("document.documentElement.dataset.driving") == ""
+    assert not tab.page.locator("#park-busy").is_visible()
     tab.page.locator("#park").click()
     tab.page.wait_for_selector("html[data-driving='plan']", timeout=60_000)
     tab.until("driver.plan && driver.plan.path.length > 1", 280)

@@ -26,7 +26,7 @@ from dalembert.studio.presentation import (
     STRENGTH,
     Drive,
     _along_arc,
-    show,
+    present,
     ways_to,
 )
 from dalembert.studio.requests import StudioInput
@@ -78,8 +78,8 @@ def test_every_model_with_inputs_is_offered_to_be_driven_and_no_other():
     found = {name for name in MODELS if build_system(example(name)["system"], OPENED.folder, OPENED.load)[1].inputs}
     assert found == DRIVEN
     for name in found:
-        assert show({"config": example(name), "frames": 10}, OPENED)["inputs"], name
-    assert not show({"config": example("chaplygin-sleigh"), "frames": 10}, OPENED)["inputs"]
+        assert present({"config": example(name), "frames": 10}, OPENED)["inputs"], name
+    assert not present({"config": example("chaplygin-sleigh"), "frames": 10}, OPENED)["inputs"]
 
 
 @pytest.mark.parametrize("name", ["roller-racer", *(pytest.param(n, marks=pytest.mark.heavy) for n in GUESSED)])

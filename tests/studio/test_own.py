@@ -84,7 +84,7 @@ def test_a_configuration_of_a_plan_opens_at_rest_with_its_obstacles():
     answer = shown(opened)
     assert answer["discs"] == [(0.05, 0.6, 0.15)] and answer["runs"][0]["steps"] == 50 and answer["goal"] == "pose"
     other = {**start(opened), "config": example("car"), "frames": 20}
-    assert show(other, opened)["discs"] == [], "another system has none"
+    assert present(other, opened)["discs"] == [], "another system has none"
 
 
 def test_what_cannot_be_opened_is_refused(tmp_path):

@@ -24,7 +24,7 @@ from ..integrators import EXACT, MEANINGS, METHODS, Claims, EulerPoincareSuslov,
 from ..io.config import Job
 from ..io.dataset import open_dataset
 from ..kernels import evaluate, one_at_a_time
-from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, MechanismSystem, State, System, unforced
+from ..mechanics import InvariantSystem, LRSystem, MechanicalSystem, MechanismSystem, State, System, without_forces
 from ..mechanics.mechanism import Joint
 from ..mechanics.system import unit_element
 from ..models import MODELS, unicycle
@@ -345,10 +345,10 @@ class Drive:
             ways = [way for way in ways if abs(way[1] - usual) < 0.35 * usual]
             if "axle" not in law:
                 ways = [*ways, (None, usual)]
-            elif isinstance(first := self._roll_along(goal, usual, discs, patient), str):
-                return first
+            elif isinstance(rolled := self._roll_along(goal, usual, discs, patient), str):
+                return rolled
             else:
-                ways = [(first, first.duration), *ways]
+                ways = [(rolled, rolled.duration), *ways]
         made: list[Plan] = []
         for guess, duration in ways:
             made.append(plan(job.system, job.integrator, guess=guess, duration=duration, **options))
@@ -368,14 +368,13 @@ class Drive:
         shift[0, 2] = law["axle"]
         here, there = (np.asarray(g) @ shift for g in (_pose(self.state.g), _pose(_rest_at(like.system, goal).g)))
         place = _in_frame(here, (*there[:2, 2], np.arctan2(there[1, 0], there[0, 0])))
-        way: Plan | str
         if "twin" in law:
             twin: Drive = law["twin"]
             discs = [(*_in_frame(here, disc)[:2], float(disc[2])) for disc in discs]
-            way = twin._plan_way(place, _rest_at(twin.job.system, place), discs, patient)
-            if isinstance(way, str) or not _arrives(way):
-                return way if isinstance(way, str) else NO_WAY
-            twin.known = way
+            found = twin._plan_way(place, _rest_at(twin.job.system, place), discs, patient)
+            if isinstance(found, str) or not _arrives(found):
+                return found if isinstance(found, str) else NO_WAY
+            twin.known = way = found
         else:
             asked: dict[str, Any] = {"cost": _effort, "tolerance": 1e-3, "steps": PLAN_STEPS, "max_iterations": 80}
             ends = [law["like"].state(_pose(_rest_at(law["like"], each).g), np.zeros(3)) for each in ((0, 0, 0), place)]
@@ -475,7 +474,8 @@ def guess_law(job: Job) -> dict[str, Any]:
     system, free = job.system, ["x", "y"]
     response, seen = input_responses(job)
     sizes = input_sizes(job, response)
-    mechanism, law = unforced(system), {each.name: {"low": each.low, "high": each.high} for each in system.inputs or ()}
+    mechanism, inputs = without_forces(system), system.inputs or ()
+    law: dict[str, dict[str, Any]] = {each.name: {"low": each.low, "high": each.high} for each in inputs}
     joints = motor_joints(mechanism) if isinstance(mechanism, MechanismSystem) else {}
     wheels = idle_names(mechanism) if isinstance(mechanism, MechanismSystem) else []
     plane, rolling = system.group.factors[0].picture == "plane", []
@@ -496,9 +496,9 @@ def guess_law(job: Job) -> dict[str, Any]:
     steers = "x" in free and np.linalg.matrix_rank(response[:2, rolling], rtol=1e-6) == 2
     for k, (ahead, turn) in zip(rolling, zip(moved[:, 1], moved[:, 0], strict=True), strict=False):
         strong = min(sizes[each] for each in rolling)
-        law[system.inputs[k].name]["y"] = strong * ahead / np.abs(moved[:, 1]).max()
+        law[inputs[k].name]["y"] = strong * ahead / np.abs(moved[:, 1]).max()
         if steers:
-            law[system.inputs[k].name]["x"] = -0.4 * strong * turn / np.abs(moved[:, 0]).max()
+            law[inputs[k].name]["x"] = -0.4 * strong * turn / np.abs(moved[:, 0]).max()
     free = [each for each in ("y", "x") if not any(each in made for made in law.values())]
     for (name, made), size in zip(law.items(), sizes, strict=True):
         if not {"x", "y"} & set(made):
@@ -557,15 +557,16 @@ def park_law(job: Job) -> dict[str, Any]:
     else:
         response = input_responses(job)[0]
         sizes = dict(zip((each.name for each in system.inputs or ()), input_sizes(job, response), strict=True))
-        found, mechanism = wheelbase(system), unforced(system)
-        base, steers = (found or (1.0, 0.0))[0], found is not None and found[0] > 0
+        found, mechanism = wheelbase(system), without_forces(system)
+        length, axle = found or (0.0, 0.0)
+        base, steers = (length if found else 1.0), length > 0
         seen = response[:3] if isinstance(mechanism, MechanismSystem) else response  # of the body
         reached = [size * float(np.abs(one).max()) for size, one in zip(sizes.values(), seen.T, strict=True)]
         slower = max(1.0, 1.1 / np.sqrt(max(min(reached), 1e-3)))  # of bang-bang turns by half a circle half as much
         if goal_kind(name, system) == "attitude":
             law, pushed = dict(PARKS["satellite"]), list(sizes)[:2]
         else:
-            law, turns = dict(PARKS["car" if steers else "unicycle"]), steering_slot(system) if steers else -3
+            law, turns = dict(PARKS["car" if steers else "unicycle"]), (steering_slot(system) or 0) if steers else -3
             pushed = [list(sizes)[int(np.argmax(np.abs(response[3 + turns]) * list(sizes.values())))]]
         if isinstance(mechanism, MechanismSystem):
             idle, flat = idle_names(mechanism), [axis.name.removesuffix(" rate") for axis in system.axes()[3:]]
@@ -577,14 +578,14 @@ def park_law(job: Job) -> dict[str, Any]:
                 bounds = [min(abs(each.low), abs(each.high)) for each in system.inputs or ()]
                 ahead = np.maximum(np.abs(response[1]), 1e-12)
                 weakest = strong if bent[1:] else bounds  # who pulls a trailer goes as the stick would
-                law |= twin_of(found, float(np.max(ahead * weakest)))
+                law |= twin_of(length, axle, float(np.max(ahead * weakest)))
                 law |= {"slot": turns, "bent": {k: law["steering"] if k == turns else MAX_HITCH for k in bent}}
                 aside = STRENGTH / np.maximum(np.abs(response[3 + turns]), 1e-12)
                 strong = np.where(np.arange(len(strong)) == np.argmin(aside), aside, 1 / ahead)
                 del law["steering"]
-            elif (axle := axle_of(mechanism)) is not None:
+            elif (place := axle_of(mechanism)) is not None:
                 heavy = np.sqrt(np.diag(np.linalg.inv(response[:2] @ response[:2].T)))  # effort for an acceleration
-                law |= {"axle": axle, "like": unicycle(mass=float(heavy[1]), inertia=float(heavy[0]))}
+                law |= {"axle": place, "like": unicycle(mass=float(heavy[1]), inertia=float(heavy[0]))}
             base = base if steers else size_of(mechanism)
             law |= {"idle": [*idle, *(flat[k] for k in bent if k != turns)], "cost": effort_in(strong, bent)}
         law["turn"] = [slower * each for each in PARKS["satellite"]["turn"]]
@@ -594,9 +595,8 @@ def park_law(job: Job) -> dict[str, Any]:
     }
 
 
-def twin_of(found: tuple[float, float], acceleration: float) -> dict[str, Any]:
+def twin_of(length: float, axle: float, acceleration: float) -> dict[str, Any]:
     """A car as long as a steered mechanism, whose ways it can go: slower where its motor is weak."""
-    length, axle = found
     config = {**example("car"), "initial": {"velocity": [0.0] * 4}}
     sizes = {"length": length, "centre": length / 2, "inertia": length**2 / 2, "steering": length**2 / 10}
     twin = Drive({"config": config | {"system": config["system"] | sizes}}, StudioInput())
@@ -613,7 +613,7 @@ def motor_joints(system: MechanismSystem) -> dict[str, Joint]:
 
 def steering_slot(system: MechanicalSystem) -> int | None:
     """Which angle an input steers, beside the pose: of a mechanism the joint that is no wheel's, else the only one."""
-    mechanism, pictures = unforced(system), [factor.picture for factor in system.group.factors]
+    mechanism, pictures = without_forces(system), [factor.picture for factor in system.group.factors]
     if isinstance(mechanism, MechanismSystem) and pictures == ["plane", "point"]:
         wheels = idle_names(mechanism)
         slots = [j.slot for j in motor_joints(mechanism).values() if not j.geared and j.names[0] not in wheels]
@@ -639,7 +639,8 @@ def wheelbase(system: MechanicalSystem) -> tuple[float, float] | None:
         if abs(moved[0]) < 1e-9 or np.abs(rows[:, others] @ moved + rows[:, 1]).max() > 1e-9:
             return None
         found.append((float(np.tan(angle) / moved[0]), float(-moved[1] / moved[0])))
-    return found[0] if np.abs(np.subtract(*found)).max() < 1e-6 * abs(found[0][0]) else None
+    apart = max(abs(one - other) for one, other in zip(*found, strict=True))
+    return found[0] if apart < 1e-6 * abs(found[0][0]) else None
 
 
 def axle_of(system: MechanismSystem) -> float | None:
@@ -700,7 +701,7 @@ def _rest_at(system: MechanicalSystem, goal: Sequence[float]) -> State:
     return system.state((pose, *g[1:]) if isinstance(g, tuple) else pose, np.zeros(system.group.dim))
 
 
-def keep_clear(discs: Array, law: Mapping[str, float]) -> Callable[..., Any]:
+def keep_clear(discs: Array, law: Mapping[str, Any]) -> Callable[..., Any]:
     """What must not be negative: distances of one or two points of a vehicle from discs, and what steering has left."""
     reach, ahead, steering = law["reach"], law.get("ahead", 0.0), law.get("steering", 0.0)
     bent = tuple(law.get("bent", {}).items())
