@@ -249,7 +249,7 @@ def input_of_file(file: Path, **limits: Any) -> StudioInput:
     """What the page starts from: a configuration, a file of Python ("my_vehicle.py:make"), a URDF file or data."""
     if file.suffix == ".toml":
         job, config = load_job(file), read_config(file)
-        if task := config.get("plan"):  # what is to be planned is shown in motion, so that it has a scale, with its obstacles
+        if task := config.get("plan"):  # it is shown in motion, so that it has a scale, with its obstacles
             longest = float(np.max(task.get("duration", 1.0)))
             run = {"step": longest / int(task.get("steps", 100)), "steps": int(task.get("steps", 100))}
             model = MODELS.get(config["system"].get("name", ""))
