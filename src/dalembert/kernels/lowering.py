@@ -28,6 +28,7 @@ from jax.extend import core
 
 from . import elementary, rules
 from .cache import LoweredProgram
+from .fractions import Fractions
 from .ir import (
     BOOL,
     F64,
@@ -241,7 +242,7 @@ class Lowering:
                 f"a function closes over an array {data.shape} that JAX traces (jit, grad, vmap): make it a parameter"
             )
         data = np.asarray(data)
-        if data.dtype.kind != "f" or np.isin(data, (-1.0, 0.0, 1.0)).all():
+        if _is_structure(data):
             return self.constant(data)
         key = (data.shape, data.tobytes())
         if key not in self._seen:
@@ -702,6 +703,14 @@ class _Scalars(Lowering):
         return self.constant(data)
 
 
+def _is_structure(data: Any) -> bool:
+    """Whether something is part of what a program does, and not one of its inputs: integers, or only 0 and +-1."""
+    if isinstance(data, jax.core.Tracer | jax.core.ShapedArray):
+        return False
+    data = np.asarray(data)
+    return bool(data.dtype.kind != "f" or np.isin(data, (-1.0, 0.0, 1.0)).all())
+
+
 def _needed_statements(statements: Sequence[Any], outputs: Arrays) -> tuple[list[Any], set[Value]]:
     """The statements without those that the outputs do not need, and all values that these read."""
     needed, kept = set(flatten_arrays(outputs)), []
@@ -713,23 +722,27 @@ def _needed_statements(statements: Sequence[Any], outputs: Arrays) -> tuple[list
     return kept[::-1], needed
 
 
-def simplify(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+def simplify(closed: core.ClosedJaxpr, solved: bool = False) -> core.ClosedJaxpr:
     """The same function with at most half the equations, or as it was given.
 
     What is vector calculus in three dimensions for a person is slices, products with ones and sums with zeros for JAX:
     written by scalars, with equal ones shared and constants folded, as a program is, it is a fraction of that.
+    `solved`: only zeros are looked for, so that a function may be multiplied by its denominators, if it is shorter so.
     """
-    count = count_calls(closed.jaxpr)
-    if count < MIN_EQUATIONS:
+    count, solved = count_calls(closed.jaxpr), solved and _divides(closed.jaxpr)
+    if count < MIN_EQUATIONS and not solved:
         return closed
-    scalars = _Scalars(Builder(min(MAX_SIMPLE_OPERATIONS, count)))
+    scalars = _Scalars(Builder(MAX_SIMPLE_OPERATIONS if solved else min(MAX_SIMPLE_OPERATIONS, count)))
     try:
         inputs = [
-            source_array(scalars.builder, "input", v.aval) for v in (*closed.jaxpr.constvars, *closed.jaxpr.invars)
+            scalars.constant(const) if _is_structure(const) else source_array(scalars.builder, "input", const)
+            for const in (*closed.consts, *(variable.aval for variable in closed.jaxpr.invars))
         ]
         outputs = scalars.lower_jaxpr(closed.jaxpr, inputs[: len(closed.consts)], inputs[len(closed.consts) :])
     except LoweringError:
         return closed
+    cleared = clear_denominators(scalars.builder, inputs[len(closed.consts)], outputs[0]) if solved else None
+    outputs = outputs if cleared is None else [cleared]
     statements: list[Any] = list(scalars.builder.block.statements)
     if any(isinstance(each, Value) and each.op not in SCALAR_OPERATIONS for each in statements):
         return closed
@@ -767,7 +780,31 @@ def simplify(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
 
     shapes = [shape_struct(variable.aval.shape, variable.aval.dtype) for variable in closed.jaxpr.invars]
     simple = jax.make_jaxpr(evaluate)(*shapes)
-    return simple if 2 * count_calls(simple.jaxpr) <= count else closed
+    return simple if cleared is not None or 2 * count_calls(simple.jaxpr) <= count else closed
+
+
+def _divides(jaxpr: Any) -> bool:
+    """Whether a function has quotients."""
+    inner = (each for equation in jaxpr.eqns for value in equation.params.values() for each in _jaxprs_in(value))
+    return any(equation.primitive.name == "div" for equation in jaxpr.eqns) or any(map(_divides, inner))
+
+
+def clear_denominators(b: Builder, x: ValueArray, outputs: ValueArray) -> ValueArray | None:
+    """The outputs multiplied by denominators that no x makes zero, where that makes their evaluation shorter."""
+    needed, fractions = _needed_statements(b.block.statements, [outputs])[0], Fractions(b, x.ravel())
+    try:
+        for each in needed:
+            if isinstance(each, Value):
+                fractions.expand(each)
+            elif any(map(fractions.depends, flatten_arrays(each.args))):
+                return None
+        if not fractions.denominators:
+            return None
+        written = [fractions.write(fractions.numerator(fractions.terms(value))) for value in outputs.ravel()]
+    except LoweringError:
+        return None
+    cleared = rules.pack_values(written, outputs.shape)
+    return cleared if len(_needed_statements(b.block.statements, [cleared])[0]) <= len(needed) else None
 
 
 # Jacobians: the chain rule on scalar operations, where JAX would write arrays of them that are mostly zeros.

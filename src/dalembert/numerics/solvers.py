@@ -436,7 +436,7 @@ def find_root(
 
     beside, values = _convert_closure(coupling or _no_columns, guess)[:2]
 
-    equations = _convert_closure(as_routine(function), guess)
+    equations = _convert_closure(as_routine(function), guess, divided)
 
     @jax.jit  # its name says that identities of polynomials are worth looking for: see kernels.lowering
     def solved_equations(x: Array, *values: Any) -> Array:
@@ -544,12 +544,14 @@ class _Equations(NamedTuple):
         return parts if parts.first or parts.last else None
 
 
-def _convert_closure(function: Function, example: Array) -> _Equations:
+def _convert_closure(function: Function, example: Array, solved: bool = False) -> _Equations:
     """function(x) as f(x, *values), with all traced values that the function closes over.
+
+    `solved`: only zeros are looked for (see `kernels.simplify`).
 
     `jax.closure_convert` leaves integers behind, which a transformation of f meets as constants of another trace.
     """
-    closed = simplify(jax.make_jaxpr(function)(example))
+    closed = simplify(jax.make_jaxpr(function)(example), solved)
     traced = [is_traced(value) for value in closed.consts]
 
     def converted(x: Array, *values: Any) -> Array:
