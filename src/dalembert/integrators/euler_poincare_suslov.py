@@ -143,12 +143,8 @@ class EulerPoincareSuslov(_Reduced):
         super().require(system, state, h)
 
     def _mismatch(self, system: InvariantSystem, x: Array, target: Array, h: Scalar) -> Array:
-        """iota* h F l_d(tau(B x)) - target, multiplied by the common denominator where there is one."""
-        xi = system.subspace @ x
-        if self.lagrangian == "moser-veselov":
-            numerator, c = discretisation.moser_veselov_fraction(self.retraction, xi, system)
-            return system.subspace.T @ numerator - c * target
-        return system.subspace.T @ self.impulse(system, xi, h) - target
+        """iota* h F l_d(tau(B x)) - target; where it is a quotient, its denominator is taken out (`find_root`)."""
+        return system.subspace.T @ self.impulse(system, system.subspace @ x, h) - target
 
 
 class LRCarry(NamedTuple):

@@ -804,7 +804,16 @@ def clear_denominators(b: Builder, x: ValueArray, outputs: ValueArray) -> ValueA
     except LoweringError:
         return None
     cleared = rules.pack_values(written, outputs.shape)
-    return cleared if len(_needed_statements(b.block.statements, [cleared])[0]) <= len(needed) else None
+
+    def cost(result: ValueArray) -> int:
+        """The operations that an evaluation takes, once all is known that does not depend on x."""
+        moving = set(x.ravel())
+        for each in _needed_statements(b.block.statements, [result])[0]:
+            if isinstance(each, Value) and not moving.isdisjoint(each.args):
+                moving.add(each)
+        return len(moving)
+
+    return cleared if cost(cleared) <= cost(outputs) else None
 
 
 # Jacobians: the chain rule on scalar operations, where JAX would write arrays of them that are mostly zeros.
