@@ -65,7 +65,10 @@ class Fractions:
 
     def depends(self, value: Value) -> bool:
         """Whether a value that was expanded, or need not be, depends on the unknowns."""
-        return any(i < self.count or i in self.denominators for factors in self.known.get(value, ()) for i in factors)
+        return any(map(self.moves, self.known.get(value, ())))
+
+    def moves(self, factors: Factors) -> bool:
+        return any(i < self.count or i in self.denominators for i in factors)
 
     def degree(self, factors: Factors) -> int:
         return sum(i < self.count for i in factors)
@@ -100,20 +103,24 @@ class Fractions:
             raise LoweringError("a long polynomial")
         self.known[value] = terms
 
-    def numerator(self, terms: Terms) -> Terms:
-        """The terms multiplied by as few denominators as leave a polynomial."""
+    def clear(self, value: Value) -> Value:
+        """The value times as few denominators as leave a polynomial.
+
+        What does not depend on x is multiplied by the denominators as they are, the rest has coefficients.
+        """
+        b, product = self.b, self.b.const(1.0)
+        still = {factors: c for factors, c in self.terms(value).items() if not self.moves(factors)}
+        terms = {factors: c for factors, c in self.terms(value).items() if factors not in still}
         for atom, below in self.denominators.items():
             power = max((factors.count(atom) for factors in terms), default=0)
             total = Terms()
-            for k in range(power + 1):  # Horner's rule: the denominator's power is that of the last part
+            for k in range(power + 1):  # by Horner's rule
                 part = {tuple(i for i in f if i != atom): c for f, c in terms.items() if f.count(atom) == k}
                 total = add_terms(multiply_terms(total, below), part)
-            for _ in range(power):
-                if (shorter := self._divide(total, below)) is None:
-                    break
-                total = shorter
-            terms = total
-        return terms
+            while power and (quotient := self._divide(total, below)) is not None:
+                total, power = quotient, power - 1
+            terms, product = total, b.mul(product, b.power(self.atoms[atom].args[1], power))
+        return b.add(self.write(terms), b.mul(self.write(still), product))
 
     def _divide(self, terms: Terms, below: Terms) -> Terms | None:
         """The quotient of polynomials, the lowest degrees first; None where there is a remainder."""

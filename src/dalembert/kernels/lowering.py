@@ -800,7 +800,7 @@ def clear_denominators(b: Builder, x: ValueArray, outputs: ValueArray) -> ValueA
                 return None
         if not fractions.denominators:
             return None
-        written = [fractions.write(fractions.numerator(fractions.terms(value))) for value in outputs.ravel()]
+        written = [fractions.clear(value) for value in outputs.ravel()]
     except LoweringError:
         return None
     cleared = rules.pack_values(written, outputs.shape)
