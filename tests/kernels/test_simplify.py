@@ -74,3 +74,60 @@ def test_traced_constants_and_types_stay():
 def test_what_gains_nothing_stays(function):
     closed, made, _ = simple(function, jnp.array([0.3, -0.7, 1.1]))
     assert made is closed
+
+
+def cayley(x):
+    """(1 - hat(x)/2)^-1 (1 + hat(x)/2) on SO(3), a quotient by 1 + |x|^2/4."""
+    hat = jnp.cross(jnp.eye(3), -x)
+    return jnp.eye(3) + (hat + hat @ hat / 2) / (1.0 + x @ x / 4)
+
+
+def momenta(x, weights=jnp.array([0.9, 0.7, 0.4]), target=jnp.array([0.2, -0.3, 0.5])):
+    """The skew part of W J W^T - J W^T, which has twice the denominator, and of which half cancels."""
+    W = cayley(x)
+    moved = W @ jnp.diag(weights) @ W.T - jnp.diag(weights) @ W.T
+    return jnp.stack([moved[2, 1] - moved[1, 2], moved[0, 2] - moved[2, 0], moved[1, 0] - moved[0, 1]]) - target
+
+
+def two_denominators(x):
+    first, second = 1.0 + x[1] * x[1], 2.0 + 0.5 * x[0] * x[0]
+    return jnp.stack([x[0] / first + x[0] * x[1] / first - 0.3, x[1] / second - x[2] / second, x[2] - 1.0])
+
+
+def solvable(function, x):
+    closed = jax.make_jaxpr(function)(x)
+    made = simplify(closed, solved=True)
+    return closed, made, lambda y: jax.core.eval_jaxpr(made.jaxpr, made.consts, y)[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "denominators"),
+    [
+        (momenta, lambda x: 1.0 + x @ x / 4),
+        (two_denominators, lambda x: jnp.stack([1.0 + x[1] ** 2, 2.0 + 0.5 * x[0] ** 2, 1.0])),
+    ],
+)
+def test_equations_are_multiplied_by_denominators(function, denominators):
+    """f q is what is solved, with its derivative, and nothing is divided by what depends on the unknowns."""
+    x = jnp.array([0.3, -0.7, 1.1])
+    _, _, f = solvable(function, x)
+    wanted = lambda y: denominators(y) * function(y)
+    np.testing.assert_allclose(f(x), wanted(x), rtol=1e-13, atol=1e-14)
+    np.testing.assert_allclose(jax.jacfwd(f)(x), jax.jacfwd(wanted)(x), rtol=1e-12, atol=1e-13)
+    assert "div" not in str(jax.make_jaxpr(f)(x))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: 1.0 / (1.0 - x * x) - 2.0,
+        lambda x: 1.0 / (2.0 + x) - 1.0,
+        lambda x: jnp.sin(x) / (1.0 + x * x),
+        lambda x: x / (1.0 + 1.0 / (1.0 + x * x)),
+        lambda x: x / 3.0 - 1.0,
+    ],
+    ids=["pole", "sign", "no polynomial", "nested", "nothing to multiply by"],
+)
+def test_other_equations_stay(function):
+    closed, made, _ = solvable(function, jnp.array([0.3]))
+    assert made is closed

@@ -23,6 +23,7 @@ from dalembert.kernels import cuda as csource
 from dalembert.kernels import make_problem as problem
 from dalembert.kernels.llvm import NativeSession
 from dalembert.kernels.problem import Buffers, make_layout
+from dalembert.mechanics import moser_veselov
 from dalembert.simulation import run_kernel as functions
 
 MODELS = da.models.MODELS
@@ -176,3 +177,21 @@ def test_lanes_are_single_runs_bit_for_bit(width):
         alone = run_problem(single, saves=40, backend="llvm")
         for a, b in zip(jax.tree.leaves(alone.records), jax.tree.leaves(lanes.records), strict=True):
             np.testing.assert_array_equal(a, b[k])
+
+
+def test_a_lagrangian_of_ones_own_is_the_named_one():
+    """Written as a function of W and differentiated, it is the same method: alone and in lanes, natively and by XLA."""
+    system = da.models.suslov([[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]])
+    states = jax.vmap(lambda scale: system.state(momentum=scale * jnp.array([3.0, 2.0])))(jnp.array([0.7, 1.0]))
+    state, options = jax.tree.map(lambda leaf: leaf[1], states), {"step": 0.05, "steps": 200}
+    own, named = da.EulerPoincareSuslov(moser_veselov), da.EulerPoincareSuslov()
+    run = da.simulate(system, own, state, **options, backend="llvm")
+    both = da.ensemble(system, own, states, **options, backend="llvm")
+    assert np.all(run.final.status == 0) and np.max(run.residual) < 1e-14
+    for name in ("g", "xi", "momentum"):
+        np.testing.assert_array_equal(getattr(both, name)[1], getattr(run, name))
+        for other in (
+            da.simulate(system, named, state, **options, backend="llvm"),
+            da.simulate(system, own, state, **options, backend="xla"),
+        ):
+            np.testing.assert_allclose(getattr(other, name), getattr(run, name), rtol=0, atol=1e-12)

@@ -45,9 +45,12 @@ def is_positive(value: Value, strictly: bool = True) -> bool:
         return bool(value.data > 0 if strictly else value.data >= 0)
     if value.op == "add":
         return all(is_positive(arg, False) for arg in args) and (not strictly or any(map(is_positive, args)))
-    if value.op == "mul":
-        return (args[0] is args[1] and not strictly) or all(is_positive(arg, strictly) for arg in args)
-    return False
+    counts = Counter(_factors(value)) if value.op == "mul" else {}
+    return bool(counts) and all((not strictly and n % 2 == 0) or is_positive(a, strictly) for a, n in counts.items())
+
+
+def _factors(value: Value) -> list[Value]:
+    return [value] if value.op != "mul" else [factor for arg in value.args for factor in _factors(arg)]
 
 
 class Fractions:
