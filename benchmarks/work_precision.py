@@ -23,7 +23,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from _timing import once, table
+from _timing import once
 
 import dalembert as da
 from dalembert.integrators import DiscreteMoserVeselov
@@ -36,6 +36,7 @@ from dalembert.simulation import run_kernel as functions
 TARGETS = (1e-4, 1e-6, 1e-8, 1e-10, 1e-12)
 TOLERANCES = tuple(10.0**-k for k in range(3, 16))
 STEPS = tuple(25 * 2**k for k in range(14))
+WIDTH = 36  # of the names in a table
 Point = tuple[float, float]  # (error, seconds)
 
 
@@ -56,6 +57,7 @@ class Problem:
     large: bool = False  # compiling takes long: fewer tolerances
     compact: bool = False  # larger still: heyoka's `compact_mode`
     accurate_steps: int = 4000  # of the reference
+    quick: bool = False  # few tolerances and steps: to see that all runs
 
 
 # ---- the problems, in arithmetic that numbers, arrays and expressions share
@@ -421,17 +423,16 @@ def works(method: Any, consts: Any, given: Any) -> bool:
 
 
 def tolerances_of(case: Problem) -> tuple[float, ...]:
-    """All of them, or every second one where compiling takes long."""
-    return TOLERANCES[1::2] if case.large else TOLERANCES
+    """All of them, or every second one where compiling takes long, or two of them."""
+    return TOLERANCES[1:6:4] if case.quick else TOLERANCES[1::2] if case.large else TOLERANCES
 
 
 def variants(case: Problem, integrator: Any) -> list[tuple[Any, int]]:
     """(method, steps): many steps, few of an exact map, one of a method that takes its own substeps."""
     if isinstance(integrator, da.DormandPrince | da.Taylor):
         return [(replace(integrator, tolerance=tolerance), 1) for tolerance in tolerances_of(case)]
-    return [
-        (integrator, steps) for steps in ((1, *STEPS[2:6]) if getattr(integrator, "order", None) == "exact" else STEPS)
-    ]
+    many = (1, *STEPS[2:6]) if getattr(integrator, "order", None) == "exact" else STEPS
+    return [(integrator, steps) for steps in (many[:5:2] if case.quick else many)]
 
 
 def whole_runs(case: Problem, integrator: Any, prepared: bool) -> Runs:
@@ -452,7 +453,7 @@ def scipy_runs(case: Problem, method: str) -> Runs:
     def field(t, y):
         return case.field(y, np.cos, np.sin)
 
-    for tolerance in TOLERANCES:
+    for tolerance in tolerances_of(case):
         run = partial(
             solve_ivp, field, (0.0, case.end), case.start, method=method, rtol=max(tolerance, 3e-14), atol=tolerance
         )
@@ -483,7 +484,7 @@ def diffrax_runs(case: Problem, solver: str) -> Runs:
         ).ys[-1]
 
     start = jnp.asarray(case.start)
-    for tolerance in TOLERANCES[:-1]:
+    for tolerance in tolerances_of(case)[: None if case.quick else -1]:
         yield (
             case.compared(np.asarray(solve(start, tolerance))),
             lambda tol=tolerance: solve(start, tol).block_until_ready(),
@@ -531,21 +532,20 @@ def points(runs: Runs, truth: np.ndarray) -> list[Point]:
     return found
 
 
-def measured(case: Problem) -> dict[str, list[Point]]:
+def measured(case: Problem, methods: str) -> Iterator[tuple[str, list[Point]]]:
+    """(who runs it, what was found), one after the other, of those whose names contain `methods`."""
     truth = reference(case)
-    results = {}
-    for name, method in case.integrators.items():
-        try:
-            results[f"dalembert: {name}"] = points(dalembert_runs(case, method), truth)
-        except (LoweringError, da.errors.InvalidInput) as fault:
-            print(f"{name} is left out on the {case.name}: {fault}")
-    for name, prepared in WHOLE.items():
-        results[name] = points(whole_runs(case, da.Taylor(), prepared), truth)
-    for name, (runs, module, methods) in PEERS.items():
+    runs = {f"dalembert: {name}": dalembert_runs(case, method) for name, method in case.integrators.items()}
+    runs |= {name: whole_runs(case, da.Taylor(), prepared) for name, prepared in WHOLE.items()}
+    for name, (peer, module, chosen) in PEERS.items():
         if importlib.util.find_spec(module) and (name == "heyoka" or not case.by_sympy):
-            for method in methods:
-                results[f"{name} {method}".strip()] = points(runs(case, method), truth)
-    return results
+            runs |= {f"{name} {method}".strip(): peer(case, method) for method in chosen}
+    for name, each in runs.items():
+        if methods in name:
+            try:
+                yield name, points(each, truth)
+            except (LoweringError, da.errors.InvalidInput) as fault:
+                print(f"{name} is left out on the {case.name}: {fault}", flush=True)
 
 
 def soonest(found: list[Point], target: float) -> str:
@@ -575,7 +575,7 @@ def plot(results: dict[str, dict[str, list[Point]]], path: Path) -> None:
         axis.remove()
     for axis, (name, curves) in zip(axes.flat, results.items(), strict=False):
         for label, found in curves.items():
-            errors, seconds = np.array(found).T
+            errors, seconds = np.array(found).reshape(-1, 2).T
             axis.loglog(
                 np.maximum(errors, 1e-16),
                 1e6 * seconds,
@@ -597,6 +597,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("out/work_precision.png"))
     parser.add_argument("--only", default="", help="problems whose names contain this")
+    parser.add_argument("--methods", default="", help="methods and peers whose names contain this")
+    parser.add_argument("--quick", action="store_true", help="few tolerances and steps: to see that all runs")
     given = parser.parse_args()
     for name, (_, module, _) in PEERS.items():
         if not importlib.util.find_spec(module):
@@ -604,18 +606,24 @@ def main() -> None:
     made = {"free rigid body": rigid_body, "Suslov": suslov, "Chaplygin sleigh": sleigh, "particle": particle}
     made |= {"rolling disk": disk, "disk by SymPy": derived_disk, "snakeboard": snakeboard, "rattleback": rattleback}
     made |= {"bicycle": bicycle}
-    cases = [make() for name, make in made.items() if given.only in name]
-    results = {case.name: measured(case) for case in cases}
-    for name, curves in results.items():
-        rows = [[label, *(soonest(found, target) for target in TARGETS)] for label, found in curves.items()]
-        table([f"{name}: microseconds to", *(f"{target:.0e}" for target in TARGETS)], rows)
+    results: dict[str, dict[str, list[Point]]] = {}
+    for make in (make for name, make in made.items() if given.only in name):
+        case = make()
+        if given.quick:
+            case = replace(case, quick=True, accurate_steps=case.accurate_steps // 8)
+        print(f"{case.name}: microseconds to".ljust(WIDTH), *(f"{target:>8.0e}" for target in TARGETS), flush=True)
+        curves = results.setdefault(case.name, {})
+        for label, found in measured(case, given.methods):  # a row as soon as it is known: all take half an hour
+            curves[label] = found
+            print(label.ljust(WIDTH), *(f"{soonest(found, target):>8}" for target in TARGETS), flush=True)
         best = [
             min((min((s for e, s in found if e <= t), default=np.inf), label) for label, found in curves.items())[1]
             for t in TARGETS
+            if curves
         ]
         ratios = [f"{t:.0e} {against(curves, t)}" for t in TARGETS]
         print("best kernel of ours / heyoka: " + ", ".join(ratios))
-        print("soonest: " + "; ".join(f"{t:.0e} {label}" for t, label in zip(TARGETS, best, strict=True)) + "\n")
+        print("soonest: " + "; ".join(f"{t:.0e} {label}" for t, label in zip(TARGETS, best, strict=False)) + "\n")
     plot(results, given.out)
 
 

@@ -28,7 +28,7 @@ from jax.extend import core
 
 from . import elementary, rules
 from .cache import LoweredProgram
-from .fractions import Fractions
+from .fractions import Fractions, Terms, add_terms
 from .ir import (
     BOOL,
     F64,
@@ -64,10 +64,6 @@ MAX_INLINE_OPERATIONS = 24_000
 """Operations up to which everything is written out: that is faster to run. A longer program has functions and loops."""
 MAX_DERIVED_OPERATIONS = 9300
 """Operations up to which equations with their Jacobian are written out: beyond it a loop over columns is faster."""
-MIN_PRODUCTS = 4
-"""Products with one factor from which it may pay to take it out."""
-MAX_FACTORS = 8
-"""Factors of a block that are tried, those of most products first: each one is a look at all its operations."""
 Result = TypeVar("Result")
 MIN_LOOPED_ROWS = 12
 """Unknowns from which on an elimination is a loop in a long program."""
@@ -82,7 +78,6 @@ EQUATIONS = "solved_equations"
 MAX_TERMS = 16
 """Terms up to which a polynomial is known as one."""
 SUMS = ("add", "sub")
-Terms = dict[tuple[int, ...], float]
 
 
 def writing_limits() -> tuple[int, ...]:
@@ -136,7 +131,7 @@ class PolynomialBuilder(Builder):
         long = (len(first) * len(second) if op == "mul" else len(first) + len(second)) > MAX_TERMS
         if long or not all(map(math.isfinite, (*first.values(), *second.values()))):
             return super().emit(op, type, *args)
-        total = self._times(first, second) if op == "mul" else self._plus(first, second, -1.0 if op == "sub" else 1.0)
+        total = self._times(first, second) if op == "mul" else add_terms(first, second, -1.0 if op == "sub" else 1.0)
         key, opposite = (frozenset((factors, s * c) for factors, c in total.items()) for s in (1.0, -1.0))
         for same, negative in ((key, False), (opposite, True)):
             known = filter(self.sees, self.made.get(same, ()))
@@ -174,16 +169,10 @@ class PolynomialBuilder(Builder):
             self.polynomial(each)
         self.circles[self.atoms.index(sine)] = self.atoms.index(cosine)
 
-    def _plus(self, first: Terms, second: Terms, sign: float) -> Terms:
-        total = dict(first)
-        for factors, c in second.items():
-            total[factors] = total.get(factors, 0.0) + sign * c
-        return {factors: c for factors, c in total.items() if c}
-
     def _times(self, first: Terms, second: Terms) -> Terms:
         total: Terms = {}
         for (one, c), (other, d) in itertools.product(first.items(), second.items()):
-            total = self._plus(total, self._reduced(tuple(sorted((*one, *other))), c * d), 1.0)
+            total = add_terms(total, self._reduced(tuple(sorted((*one, *other))), c * d))
         return total
 
     def _reduced(self, factors: tuple[int, ...], c: float) -> Terms:
@@ -194,7 +183,7 @@ class PolynomialBuilder(Builder):
                 rest.remove(sine)
                 cosine = self.circles[sine]
                 square = self._reduced(tuple(sorted((*rest, cosine, cosine))), -c)
-                return self._plus(self._reduced(tuple(rest), c), square, 1.0)
+                return add_terms(self._reduced(tuple(rest), c), square)
         return {factors: c}
 
     def _write(self, terms: Terms) -> Value:
@@ -1232,7 +1221,9 @@ def _lower(
         memory=builder.memory,
         notes=[*notes],
     )
-    take_factors_out(program, builder.solved)
+    for block in all_blocks(program):
+        if block is not program.setup and not builder.solved.isdisjoint(block.statements):  # type: ignore[arg-type]
+            join_factors(program, block, builder.solved)
     return lowering, program
 
 
@@ -1381,62 +1372,11 @@ def choose_reciprocals(program: Program) -> None:
             value.op, value.args = ("mul", (a, reciprocal)) if shared else ("div", (a, b))
 
 
-def take_factors_out(program: Program, solved: set[Value]) -> None:
-    """c x y + c z w becomes c (x y + z w) in equations that are solved, where c does not change inside their loop.
-
-    A factor of many products that end in few numbers, as the 1/h^2 of a discrete Lagrangian does, is multiplied there.
-    """
-    uses = Counter(arg for value in operations(program) for arg in value.args)
-    uses.update(_structural_uses(program))
-    for block in list(all_blocks(program)):
-        own = [v for v in block.statements if isinstance(v, Value) and v in solved]
-        if block is program.setup or not own:
-            continue
-        counts = Counter(arg for v in own if v.op == "mul" for arg in v.args if arg.block is program.setup)
-        for factor, count in counts.most_common(MAX_FACTORS):
-            if count >= MIN_PRODUCTS:
-                _take_factor_out(block, factor, solved, uses)
-        _join_factors(program, block, solved)
-
-
-def _take_factor_out(block: Block, factor: Value, solved: set[Value], uses: Counter[Value]) -> None:
-    linear: dict[Value, Value | None] = {}  # the numbers that have this factor once, with the others of its products
-    for value in block.statements:
-        if not isinstance(value, Value) or value not in solved:
-            continue
-        with_it = [arg in linear for arg in value.args]
-        if value.op == "mul" and factor in value.args and not any(with_it) and value.args[0] is not value.args[1]:
-            linear[value] = value.args[value.args[0] is factor]
-        elif (value.op == "mul" and sum(with_it) == 1) or (value.op in ("add", "sub", "neg") and all(with_it)):
-            linear[value] = None
-    inside = Counter(arg for value, other in linear.items() if other is None for arg in value.args)
-    ends = {value for value in linear if uses[value] > inside[value]}
-    sources = {value for value, other in linear.items() if other is not None}
-    if len(sources - ends) <= len(ends - sources):
-        return
-    without = {value: other for value, other in linear.items() if other is not None}
-    statements: list[Statement] = []
-    for value in block.statements:
-        if isinstance(value, Value) and value in linear and value not in sources:
-            args = tuple(without.get(arg, arg) for arg in value.args)
-            uses.subtract(value.args)
-            uses.update(args)
-            if value in ends:
-                without[value] = Value(value.op, F64, args, None, block)
-                statements.append(without[value])
-                solved.add(without[value])
-                value.op, value.args = "mul", (without[value], factor)
-                uses.update(value.args)
-            else:
-                value.args = args
-        statements.append(value)
-    block.statements = statements
-
-
-def _join_factors(program: Program, block: Block, solved: set[Value]) -> None:
+def join_factors(program: Program, block: Block, solved: set[Value]) -> None:
     """x c d becomes x (c d), where c d is known before the run, if that saves more products than it adds such numbers.
 
-    Each of them is held all through a run: on a GPU, whose registers are few, a hundred of them take twice the time.
+    This is done in equations that are solved, whose last bits are free. Each such number is held all through a run: on
+    a GPU, whose registers are few, a hundred of them take twice the time.
     """
     joined: dict[tuple[Value, Value], Value] = {}
     given, passed, before = dict[Value, tuple[Value, ...]](), set[Value](), _known_before(program, block)
