@@ -50,7 +50,7 @@ ALLOWED_CLASSES = ("groups.", "mechanics.", "integrators.", "models.", "simulati
 ALLOWED_FUNCTIONS = {
     "models.": None,
     "mechanics.system": ("_lagrangian", "_force"),
-    "mechanics.discretisation": ("moser_veselov", "moser_veselov_impulse", "moser_veselov_fraction"),
+    "mechanics.discretisation": ("moser_veselov", "moser_veselov_impulse"),
     "integrators.composition": ("arclength_pace", "acceleration_pace", "speed_pace", "potential_gradient_pace"),
     "integrators.discrete_gradient": ("gonzalez", "average_gradient", "itoh_abe"),
 }

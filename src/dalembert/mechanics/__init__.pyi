@@ -9,7 +9,6 @@ from .discretisation import deform_constraint as deform_constraint
 from .discretisation import from_difference as from_difference
 from .discretisation import invariant_pair as invariant_pair
 from .discretisation import moser_veselov as moser_veselov
-from .discretisation import moser_veselov_fraction as moser_veselov_fraction
 from .discretisation import moser_veselov_impulse as moser_veselov_impulse
 from .discretisation import reduced_legendre as reduced_legendre
 from .discretisation import regularity_matrix as regularity_matrix

@@ -246,31 +246,19 @@ def moser_veselov_impulse(tau: Retraction, xi: Velocity, system: InvariantSystem
 
     The pairing of a skew eta with a symmetric matrix vanishes: -N J is left, and in the rows that eta leaves zero (the
     last one on SE(n)), where W is the identity, also the transpose of N J. On SO(3), where tau(xi) = 1 + a xi + b xi^2,
-    h M = a I xi + b (J xi) x xi.
-    """
-    numerator, c = moser_veselov_fraction(tau, xi, system)
-    return numerator / c
-
-
-def moser_veselov_fraction(
-    tau: Retraction, xi: Velocity, system: InvariantSystem
-) -> tuple[Float[Array, " n"], Array | float]:
-    """`moser_veselov_impulse` as numerator and common denominator.
-
-    Both are polynomials where Cayley's map is a fraction of such; on SO(3) they make the equations (31) of
-    garcia-naranjo-jimenez.
+    h M = a I xi + b (J xi) x xi: with Cayley's map a quotient, whose numerator makes (31) of garcia-naranjo-jimenez.
     """
     group, mass = system.group, system.mass_matrix()
     c = tau.mean(group, xi)
     coefficients = tau.rodrigues(xi @ xi)
     if group.is_rotation_group(3) and coefficients is not None:
         first, second = (1.0, 0.5) if c is not None else coefficients
-        return first * (system.inertia @ xi) + second * jnp.cross(mass @ xi, xi), 1.0 if c is None else c[0]
+        return (first * (system.inertia @ xi) + second * jnp.cross(mass @ xi, xi)) / (1.0 if c is None else c[0])
     if isinstance(tau, Cayley):  # W - 1 = xi (1 - xi/2)^-1: no digits are lost at small steps.
         numerator, c = group.resolvent_fraction(xi)
-        return _pair_with(group, block(group.hat(xi)) @ block(numerator) @ mass), c
+        return _pair_with(group, block(group.hat(xi)) @ block(numerator) @ mass) / c
     displacement = block(group.matrix(tau.tau(group, xi)))
-    return _pair_with(group, (displacement - jnp.eye(displacement.shape[0])) @ mass), 1.0
+    return _pair_with(group, (displacement - jnp.eye(displacement.shape[0])) @ mass)
 
 
 def _pair_with(group: Group, moved: Array) -> Array:
