@@ -82,10 +82,10 @@ def cayley(x):
     return jnp.eye(3) + (hat + hat @ hat / 2) / (1.0 + x @ x / 4)
 
 
-def momenta(x, weights=jnp.array([0.9, 0.7, 0.4]), target=jnp.array([0.2, -0.3, 0.5])):
+def momenta(x):
     """The skew part of W J W^T - J W^T, which has twice the denominator, and of which half cancels."""
-    W = cayley(x)
-    moved = W @ jnp.diag(weights) @ W.T - jnp.diag(weights) @ W.T
+    W, J, target = cayley(x), jnp.diag(jnp.array([0.9, 0.7, 0.4])), jnp.array([0.2, -0.3, 0.5])
+    moved = W @ J @ W.T - J @ W.T
     return jnp.stack([moved[2, 1] - moved[1, 2], moved[0, 2] - moved[2, 0], moved[1, 0] - moved[0, 1]]) - target
 
 

@@ -92,7 +92,7 @@ class Fractions:
         if value.op == "neg":
             terms = add_terms({}, args[0], -1.0)
         elif value.op in ("add", "sub"):
-            terms = add_terms(*args, 1.0 if value.op == "add" else -1.0)
+            terms = add_terms(args[0], args[1], 1.0 if value.op == "add" else -1.0)
         elif value.op in ("mul", "quotient"):  # a quotient (a, b, 1/b)
             terms = multiply_terms(args[0], args[-1])
         elif value.op == "div" and self.b.is_const(value.args[0], 1) and is_positive(value.args[1]):

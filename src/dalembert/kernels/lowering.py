@@ -1222,7 +1222,7 @@ def _lower(
         notes=[*notes],
     )
     for block in all_blocks(program):
-        if block is not program.setup and not builder.solved.isdisjoint(block.statements):  # type: ignore[arg-type]
+        if block is not program.setup and not builder.solved.isdisjoint(block.statements):
             join_factors(program, block, builder.solved)
     return lowering, program
 
