@@ -253,7 +253,8 @@ def moser_veselov_impulse(tau: Retraction, xi: Velocity, system: InvariantSystem
     coefficients = tau.rodrigues(xi @ xi)
     if group.is_rotation_group(3) and coefficients is not None:
         first, second = (1.0, 0.5) if c is not None else coefficients
-        return (first * (system.inertia @ xi) + second * jnp.cross(mass @ xi, xi)) / (1.0 if c is None else c[0])
+        numerator = first * (system.inertia @ xi) + second * jnp.cross(mass @ xi, xi)
+        return jnp.asarray(numerator if c is None else numerator / c[0])
     if isinstance(tau, Cayley):  # W - 1 = xi (1 - xi/2)^-1: no digits are lost at small steps.
         numerator, c = group.resolvent_fraction(xi)
         return _pair_with(group, block(group.hat(xi)) @ block(numerator) @ mass) / c
