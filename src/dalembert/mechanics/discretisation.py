@@ -253,11 +253,10 @@ def moser_veselov_impulse(tau: Retraction, xi: Velocity, system: InvariantSystem
     coefficients = tau.rodrigues(xi @ xi)
     if group.is_rotation_group(3) and coefficients is not None:
         first, second = (1.0, 0.5) if c is not None else coefficients
-        numerator = first * (system.inertia @ xi) + second * jnp.cross(mass @ xi, xi)
-        return jnp.asarray(numerator if c is None else numerator / c[0])
+        return (first * (system.inertia @ xi) + second * jnp.cross(mass @ xi, xi)) / (1.0 if c is None else c[0])
     if isinstance(tau, Cayley):  # W - 1 = xi (1 - xi/2)^-1: no digits are lost at small steps.
         numerator, c = group.resolvent_fraction(xi)
-        return _pair_with(group, block(group.hat(xi)) @ block(numerator) @ mass) / c
+        return jnp.asarray(_pair_with(group, block(group.hat(xi)) @ block(numerator) @ mass) / c)
     displacement = block(group.matrix(tau.tau(group, xi)))
     return _pair_with(group, (displacement - jnp.eye(displacement.shape[0])) @ mass)
 
