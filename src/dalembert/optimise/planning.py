@@ -59,7 +59,8 @@ OPEN = (-math.inf, math.inf)
 ENDS = ("wanted", "aims", "cycle", "times")  # numbers of the end alone
 UNREST = 0.1  # of the square of the acceleration beside that of the velocity, times the duration squared
 FADING = (1.0, 0.1, 0.01, 1e-3, 1e-4, 0.0)  # how often the unrest counts beside the cost, in their own units
-REACHED, WITHIN, CROSSED = ("optimal", "feasible"), (0.25, 0.5, 0.75), 1e-6  # where the path is asked between steps
+REACHED = ("optimal", "feasible")
+WITHIN, CROSSED = np.arange(1, 16) / 16, 1e-6  # where in a step the path is asked afterwards, and what is said of it
 ENDLESS = 1e12  # a cost below its negative has no end
 MAX_STEPS, MAX_STARTS = 1_000_000, 10_000
 MORE_STARTS, COARSE_STEPS, MAX_TRIAL = 8, 50, 60  # of plans that are tried where one fails, and their iterations
@@ -922,31 +923,29 @@ class _Task:
 
         The unrest is the integral of |w|^2 + T^2 |w'|^2/10. Where it cannot fade to nothing, the plan is feasible.
         """
-        counts, short = [self.steps], replace(options, max_iterations=min(options.max_iterations, MAX_TRIAL))
+        counts, spent = [self.steps], 0
         while counts[0] > COARSE_STEPS:
             counts.insert(0, -(-counts[0] // 2))
-        found: Plans | None = None
+        short, found = replace(options, max_iterations=min(options.max_iterations, MAX_TRIAL)), None
 
-        def improve(share: tuple[float, float], steps: int) -> bool:
-            nonlocal found
-            self.share, self.steps = share, steps
-            given = (MORE_STARTS, seed, short, progress) if found is None else (1, seed, short, progress)
-            new = self.solve(first, None if found is None else found[0], *given, trial=True)
-            if good := new.status[0] == "optimal":
-                found = new
+        def improve(cost: float, unrest: float, steps: int) -> bool:
+            nonlocal found, spent
+            self.share, self.steps, guess = (cost, unrest), steps, None if found is None else Plans(self, found, [0])[0]
+            new = self.solve(first, guess, MORE_STARTS if found is None else 1, seed, short, progress, trial=True)
+            spent += int(new._found.iterations[0])
+            found = new._found if (good := new.status[0] == "optimal") else found
             return good
 
-        good = all(improve((0.0, 1.0), steps) for steps in counts)
-        if good:
-            unrest, made = float(found.cost[0]), self._judge(found._found)
-            unit = (abs(made.cost[0]) or 1.0) / (unrest or 1.0)
-            faded = list(itertools.takewhile(lambda share: improve((1.0, unit * share), counts[-1]), FADING))
+        good = all(improve(0.0, 1.0, steps) for steps in counts)
+        if good and found is not None:
+            unit = (abs(self._judge(found).cost[0]) or 1.0) / (found.cost[0] or 1.0)
+            faded = list(itertools.takewhile(lambda share: improve(1.0, unit * share, counts[-1]), FADING))
             self.calmed = unit * faded[-1] if faded else math.inf
-            self.share = (1.0, 0.0)
-            if self.calmed:
-                return Plans(self, self._judge(found._found), np.zeros(1, int))
+            found = self._judge(found) if self.calmed else found
+            found = found._replace(iterations=np.array([spent]))
         self.share, self.steps = (1.0, 0.0), counts[-1]
-        return found if good else None
+        self.solved = self.problem()
+        return Plans(self, found, np.zeros(1, int)) if good and found is not None else None
 
     def _judge(self, found: Solution) -> Solution:
         """A plan of least unrest, by the cost itself."""
@@ -957,7 +956,7 @@ class _Task:
         solver = Solver(discrete, (self.system, numbers), target, free, options)
         last = np.full((len(found.u), 2 * self.free_time), NOTHING)
         made = solver.judge(found.x, found.u, found.costate, found.dual, (found.nu, last))
-        return made._replace(status=["feasible"] * len(found.u), iterations=found.iterations)
+        return made._replace(status=["feasible"])
 
     def _along(self, plan: Plan, shares: Numbers) -> tuple[Any, Numbers]:
         """(configurations, velocities) of a plan at shares of its duration."""
