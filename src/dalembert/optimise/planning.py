@@ -320,22 +320,19 @@ class Plan:
     @cached_property
     def crossing(self) -> str:
         """Where `path` or a bound of the motion is broken between two steps, in words; at the steps they hold."""
-        (discrete, numbers, nodes), N, inputs = self.problem, len(self.controls), sum(map(len, self.problem[0].bounded))
+        (discrete, numbers, nodes), u = self.problem, self.controls
         if discrete.path is None and not any(discrete.watched):
             return ""
-        shares = np.repeat(WITHIN, N)
-        before, u = jax.tree.map(lambda leaf: np.tile(leaf[:N], (len(WITHIN), *(1,) * (leaf.ndim - 1))),
-                                 (nodes, self.controls))  # fmt: skip
-        lane = (before._replace(k=before.k / shares), u, shares)
+        parts, shares = len(WITHIN), np.repeat(WITHIN, len(u))
+        lane = jax.tree.map(lambda leaf: np.concatenate([leaf[: len(u)]] * parts), (nodes, u))
+        lane = (lane[0]._replace(k=lane[0].k / shares), lane[1], shares)
         rows = evaluate(Of(_hold_within, discrete), (self.system, numbers), lane, lanes=len(shares), axes=(None, 0))
-        rows = np.asarray(rows)[:, inputs:].reshape(len(WITHIN), N, -1).min(axis=0)
-        k, row = np.unravel_index(np.argmin(np.where(np.isfinite(rows), rows, 0.0)), rows.shape)
-        own = row - sum(map(len, discrete.watched))
-        what, value = f"row {own} of the path" if own >= 0 else "a bound of the motion", rows[k, row]
-        return "" if value > -CROSSED else (
-            f"between the states {k} and {k + 1} {what} is broken by {-value:.2g}, in all between "
-            f"{int((rows < -CROSSED).any(axis=1).sum())} pairs of states: take smaller steps, or a margin"
-        )  # fmt: skip
+        rows = np.asarray(rows)[:, sum(map(len, discrete.bounded)) :].reshape(parts, len(u), -1).min(axis=0)
+        k, row = np.unravel_index(np.argmin(np.nan_to_num(rows)), rows.shape)
+        own, broken = row - sum(map(len, discrete.watched)), (rows < -CROSSED).any(axis=1).sum()
+        what = f"row {own} of the path" if own >= 0 else "a bound of the motion"
+        return f"between the states {k} and {k + 1} {what} is broken by {-rows[k, row]:.2g}, and in all between " \
+            f"{broken} pairs of states: take smaller steps, or a margin" if broken else ""  # fmt: skip
 
     @cached_property
     def states(self) -> State:
@@ -814,7 +811,9 @@ class _Task:
                 f"{other}a system with fewer coordinates"
             ) from fault
         starts = len(found.u) // count
-        words = [_word(*pair, options) for pair in zip(found.status, found.infeasibility, strict=True)]
+        reached = found.infeasibility <= math.sqrt(options.tolerance)
+        unfinished = np.isin(found.status, ("stalled", "too many iterations"))
+        words = np.where(reached & unfinished, "feasible", found.status).tolist()
         found = found._replace(status=["infeasible"] * len(words) if hopeless else words)
         worth = np.lexsort((found.cost, np.array(words) != "feasible", np.array(words) != "optimal"))
         place = np.empty(len(worth), int)
@@ -950,13 +949,11 @@ class _Task:
     def _judge(self, found: Solution) -> Solution:
         """A plan of least unrest, by the cost itself."""
         self.share = (1.0, 0.0)
-        discrete, numbers, free = self.solved = self.problem()
-        options = replace(self.options, scaled=False)
-        target = jax.tree.map(lambda leaf: leaf[:1], self.target)
-        solver = Solver(discrete, (self.system, numbers), target, free, options)
-        last = np.full((len(found.u), 2 * self.free_time), NOTHING)
-        made = solver.judge(found.x, found.u, found.costate, found.dual, (found.nu, last))
-        return made._replace(status=["feasible"])
+        discrete, numbers, free = self.problem()
+        target, options = jax.tree.map(lambda leaf: leaf[:1], self.target), replace(self.options, scaled=False)
+        solver, last = Solver(discrete, (self.system, numbers), target, free, options), (1, 2 * self.free_time)
+        ends = (found.nu, np.full(last, NOTHING))
+        return solver.judge(found.x, found.u, found.costate, found.dual, ends)._replace(status=["feasible"])
 
     def _along(self, plan: Plan, shares: Numbers) -> tuple[Any, Numbers]:
         """(configurations, velocities) of a plan at shares of its duration."""
@@ -1171,11 +1168,6 @@ class _Task:
         x, u, target = jax.tree.map(lambda leaf: leaf[b : b + 1], (found.x, found.u, self.target))
         other = Solver(discrete, (self.system, numbers), target, free, options).solve(x, u)
         return bool(other.infeasibility[0] <= math.sqrt(options.tolerance))
-
-
-def _word(word: str, gap: float, options: Options) -> str:
-    """What a solver's word means for a plan."""
-    return "feasible" if word in ("stalled", "too many iterations") and gap <= math.sqrt(options.tolerance) else word
 
 
 def _say_rows(rows: Numbers) -> str:
