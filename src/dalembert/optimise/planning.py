@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +63,7 @@ REACHED = ("optimal", "feasible")
 WITHIN, CROSSED = np.arange(1, 16) / 16, 1e-6  # where in a step the path is asked afterwards, and what is said of it
 ENDLESS = 1e12  # a cost below its negative has no end
 MAX_STEPS, MAX_STARTS = 1_000_000, 10_000
-MORE_STARTS, COARSE_STEPS, MAX_TRIAL = 8, 50, 60  # of plans that are tried where one fails, and their iterations
+MORE_STARTS, COARSE_STEPS, MAX_TRIAL = 8, 100, 100  # of plans that are tried where one fails, and their iterations
 BESIDE = 3  # places at the goal where the path is asked
 LOOSE = 1e6  # inverse weight, in a first guess, of velocities whose coordinates the goal does not name
 LONGEST_STEP = 2.8  # in times of the fastest motion: where Runge-Kutta steps of order 4 stop being stable
@@ -920,12 +920,13 @@ class _Task:
     def _plan_calmly(self, first: State, seed: int, options: Options, progress: Any) -> Plans | None:
         """A plan of least unrest from one of several coarse guesses, refined; then this fades beside the cost.
 
-        The unrest is the integral of |w|^2 + T^2 |w'|^2/10. Where it cannot fade to nothing, the plan is feasible.
+        The unrest is the integral of |w|^2 + T^2 |w'|^2/10. Where it cannot fade to nothing, the plan is feasible. If
+        there is no calm plan, the cost itself is tried from these guesses.
         """
         counts, spent = [self.steps], 0
         while counts[0] > COARSE_STEPS:
             counts.insert(0, -(-counts[0] // 2))
-        short, found = replace(options, max_iterations=min(options.max_iterations, MAX_TRIAL)), None
+        short, found = replace(options, max_iterations=min(options.max_iterations, MAX_TRIAL)), cast(Any, None)
 
         def improve(cost: float, unrest: float, steps: int) -> bool:
             nonlocal found, spent
@@ -935,16 +936,17 @@ class _Task:
             found = new._found if (good := new.status[0] == "optimal") else found
             return good
 
-        good = all(improve(0.0, 1.0, steps) for steps in counts)
-        if good and found is not None:
+        if good := all(improve(0.0, 1.0, steps) for steps in counts):
             unit = (abs(self._judge(found).cost[0]) or 1.0) / (found.cost[0] or 1.0)
             faded = list(itertools.takewhile(lambda share: improve(1.0, unit * share, counts[-1]), FADING))
             self.calmed = unit * faded[-1] if faded else math.inf
             found = self._judge(found) if self.calmed else found
-            found = found._replace(iterations=np.array([spent]))
+        else:
+            found = None
+            good = all(improve(1.0, 0.0, steps) for steps in counts)
         self.share, self.steps = (1.0, 0.0), counts[-1]
         self.solved = self.problem()
-        return Plans(self, found, np.zeros(1, int)) if good and found is not None else None
+        return Plans(self, found._replace(iterations=np.array([spent])), np.zeros(1, int)) if good else None
 
     def _judge(self, found: Solution) -> Solution:
         """A plan of least unrest, by the cost itself."""
