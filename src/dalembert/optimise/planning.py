@@ -930,7 +930,7 @@ class _Task:
 
         def improve(cost: float, unrest: float, steps: int) -> bool:
             nonlocal found, spent
-            self.share, self.steps, guess = (cost, unrest), steps, None if found is None else Plans(self, found, [0])[0]
+            self.share, self.steps, guess = (cost, unrest), steps, None if found is None else self.plan_of(found, 0)
             new = self.solve(first, guess, MORE_STARTS if found is None else 1, seed, short, progress, trial=True)
             spent += int(new._found.iterations[0])
             found = new._found if (good := new.status[0] == "optimal") else found
@@ -1030,10 +1030,10 @@ class _Task:
         if found.cost[b] < 0:
             falling = f". The cost is {found.cost[b]:.2g}: one that can fall below zero may have no least value"
         if gap <= math.sqrt(options.tolerance):
-            what, names = "", ", ".join(self.coordinates[self.system.group.dim :] or self.inputs)
+            what, moved = "", ", ".join(self.coordinates[self.system.group.dim :] or self.inputs)
             if self.calmed:
                 least = f"the cost plus {self.calmed:.2g} times" if self.calmed < math.inf else "the integral of"
-                what = f", but least in {least} |w|^2 + {UNREST:g} T^2 |w'|^2 (w: {names})"
+                what = f", but least in {least} |w|^2 + {UNREST:g} T^2 |w'|^2 (w: {moved})"
             return (
                 f"the goal is reached, but the cost is not least{what} (residual {found.error[b]:.1e}): raise "
                 "max_iterations, take starts=8, smooth a cost with corners, such as |u|, or let rates and controls "
