@@ -443,3 +443,16 @@ def test_unnamed_coordinates_are_measured_as_plans_name_them():
     assert find_angles(data, plain) == {"theta"}
     found = fit(plain, METHOD, data, {"velocity.w": None, "velocity.v1": None}, step=0.05)
     assert found["velocity.w"] == pytest.approx(2.0, abs=0.01) and found["velocity.v1"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_data_that_jump_by_a_turn_are_said_to_be_a_wrapped_angle(recwarn):
+    """A hinge counts its turns; an encoder that does not is told by its jumps. Other data may be as far apart."""
+    wheel = da.System(da.Euclidean(1), lambda t, q, v, p: 0.5 * p * v @ v - 0.1 * q[0], parameters=jnp.array(1.0))
+    start = wheel.state([0.0], [4.0])
+    run = da.simulate(wheel, METHOD, start, step=0.05, steps=80)
+    turned = np.asarray(run.g)[:, 0]
+    for values, options in ((turned % (2 * np.pi), {"angles": ["q1"]}), (turned, {})):
+        found = fit(wheel, METHOD, Experiment(run.t, {"q1": values}, start, 0.01, **options), {"": 1.1}, step=0.05)
+        assert abs(found.values[0] - 1.0) < 1e-6 and not recwarn
+    with pytest.warns(UserWarning, match=r"data of 'q1' jump by 6.*give angles=\['q1'\], or unwrap"):
+        fit(wheel, METHOD, Experiment(run.t, {"q1": turned % (2 * np.pi)}, start, 0.01), {"": 1.1}, step=0.05)

@@ -213,6 +213,31 @@ def test_a_path_goes_around_an_obstacle():
     assert straight.cost == pytest.approx(4.0) and around.cost > straight.cost
 
 
+def test_a_thin_post_that_a_step_jumps_over_is_named():
+    """The path holds at the states; what is between them is asked of the plan that was found."""
+
+    def cross(steps, radius):
+        return plan(
+            unicycle(), start=pose(0, 0, 0), goal=pose(0, 2, 0), steps=steps, duration=1.0, kinematic=True,
+            cost=lambda t, g, xi, u: xi[0] ** 2 + xi[1] ** 2,
+            path=lambda t, g, xi, u: (g[0, 2] - 1.0) ** 2 + g[1, 2] ** 2 - radius**2,
+        )  # fmt: skip
+
+    thin = cross(5, 0.1)
+    places = np.asarray(thin.g)[:, :2, 2] - [1.0, 0.0]
+    assert thin.status == "optimal" and np.linalg.norm(places, axis=1).min() >= 0.1 - 1e-9
+    k = int(np.argmax(places[:, 0] > 0)) - 1
+    assert np.abs(places[k : k + 2, 1]).max() < 0.05  # it goes right through the middle
+    with pytest.warns(UserWarning, match=rf"between the states {k} and {k + 1} row 0 of the path is broken by 0\.0"):
+        thin.check()
+    assert "take smaller steps" in repr(thin) and "broken by" in cross(5, 0.02).reason
+    free = plan(
+        unicycle(), start=pose(0, 0, 0), goal=pose(0, 2, 0), steps=5, duration=1.0, kinematic=True, cost=effort,
+        path=lambda t, g, xi, u: g[1, 2] + 1.0,
+    )  # fmt: skip
+    assert free.reason == ""
+
+
 def test_an_obstacle_that_moves_compiles_nothing(monkeypatch):
     """The arrays that a path closes over are numbers of the compiled problem."""
 
@@ -739,7 +764,9 @@ def test_why_there_is_no_plan_of_a_mass_on_a_line():
     far = plan(mass, start=[2.0], cost=cost, bounds={"q1": (-1.0, 0.5)}, **options)
     assert "start itself is outside the bounds of q1" in far.reason
     corner = plan(mass, start=[0.5], cost=lambda t, q, v, u: jnp.abs(u[0]), **options)
-    assert "corners" in corner.reason
+    assert "corners" in corner.reason and corner.status == "feasible" and corner.infeasibility < 1e-8
+    with pytest.raises(da.NumericalFailure, match="a plan was found that is not optimal: the goal is reached, but"):
+        corner.check()
     free = {"push": (None, None)}
     endless = plan(mass, start=[0.5], cost=lambda t, q, v, u: u[0], bounds=free, **options | {"goal": None})
     assert "no least value" in endless.reason or "without end" in endless.reason
@@ -813,6 +840,27 @@ def test_a_steered_mechanism_is_planned_from_names_to_names():
         cost=lambda t, g, xi, u: (u[0] / 60) ** 2 + (u[1] / 40) ** 2 + 0.1 * xi[3] ** 2,
     )  # fmt: skip
     assert made.status == "optimal" and made.iterations < 100
+    free = plan(
+        system, start=start, goal=goal, steps=40, duration=8.0,
+        cost=lambda t, g, xi, u: (u[0] / 60) ** 2 + (u[1] / 40) ** 2,
+    )  # fmt: skip
+    assert free.status in ("optimal", "feasible") and free.infeasibility < 1e-6, free
+    assert free.run["x"][-1] == pytest.approx(4.0, abs=1e-6) and free.run["y"][-1] == pytest.approx(1.0, abs=1e-6)
+    assert free.status == "optimal" or "to shake them is often the cheapest way" in free.reason
     rolled = system.state(**start, speed=0.5)
     first = {"start": start | {"speed": 0.5}, "goal": {"x": 4.0}, "steps": 4, "duration": 8.0, "cost": effort}
     np.testing.assert_allclose(plan(system, **first).xi[0], rolled.xi, atol=1e-12)
+
+
+@pytest.mark.heavy  # for the second derivatives of its step, which are compiled for a minute
+@pytest.mark.parametrize(
+    ("x", "y", "yaw", "duration"), [(3, 1, 0, 6), (6, 6, np.pi / 2, 8), (-2, 0, 0, 6)]
+)
+def test_a_car_with_ackermanns_steering_goes_where_it_is_sent(x, y, yaw, duration):
+    """Steering costs next to nothing in the squares of the torques: a plan is found, and says what it is."""
+    start = {"x": 0.0, "y": 0.0, "yaw": 0.0, "steer": 0.0}
+    goal = {"x": x, "y": y, "yaw": yaw, "steer": 0.0, "speed": 0.0, "steer_rate": 0.0}
+    made = plan(da.models.ackermann_car(), start=start, goal=goal, steps=40, duration=duration, cost=effort)
+    assert made.status in ("optimal", "feasible") and made.infeasibility < 1e-6, made
+    assert [made.run[name][-1] for name in ("x", "y")] == pytest.approx([x, y], abs=1e-6)
+    assert made.status == "optimal" or "least in the cost plus" in made.reason

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import math
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -162,6 +164,17 @@ def find_angles(given: Experiment, system: MechanicalSystem) -> frozenset[str]:
     """What is compared up to whole turns: what the experiment says, and the rotations among the coordinates."""
     turning = (name for name, turns in zip(*names_of(system), strict=True) if turns and name in given.measured)
     return frozenset((*given.angles, *(name for name in turning if name not in given.observables)))
+
+
+def warn_of_turns(given: Experiment, angles: Collection[str]) -> None:
+    """Say that data look like an angle that was wrapped, where they are not compared up to turns."""
+    for name in given.measured.keys() - {*angles, *STARTS}:
+        for values in np.asarray(given.measured[name], float).reshape(len(given.times), -1).T:
+            values = values[np.isfinite(values)]
+            jump = np.abs(np.diff(values)).max(initial=0.0)
+            if jump > math.tau - 1.0 and np.ptp(values) < math.tau + 0.1:
+                words = f"the data of {name!r} jump by {jump:.3g}, as an angle does that is wrapped to one turn: if it"
+                warnings.warn(f"{words} is one, give angles=[{name!r}], or unwrap the data", stacklevel=5)
 
 
 def read_measures(given: Experiment, system: MechanicalSystem) -> tuple[tuple[Measure, ...], list[Any], list[Numbers]]:

@@ -44,6 +44,7 @@ from ..io.measurements import (
     read_measures,
     read_weights,
     show_values,
+    warn_of_turns,
     weigh,
 )
 from ..io.measurements import Experiment as Experiment
@@ -419,6 +420,9 @@ def make_part(
         if each.state.group not in (None, group):
             raise InvalidInput(f"the state of an experiment is in {each.state.group}, but the system moves in {group}")
     measures, values, there = read_measures(data, system)
+    angles = find_angles(data, system)
+    for each in given:
+        warn_of_turns(each, angles)
     present = np.concatenate(there, axis=1)
     if not present.reshape(fits, -1).any(axis=1).all():
         raise InvalidInput("an experiment has no value but NaN: nothing was measured")
@@ -473,7 +477,7 @@ def make_part(
         each.state._replace(group=state.group) for each in given
     ))  # fmt: skip
     whole = replace(
-        form, measures=measures, angles=find_angles(data, system), moved=moved, free=free, held=tuple(sorted(held)),
+        form, measures=measures, angles=angles, moved=moved, free=free, held=tuple(sorted(held)),
         linear=not isinstance(system, NonlinearSystem), dense=dense,
     )  # fmt: skip
     data_rows = (jax.tree.map(cut, *pushes), theta, targets)

@@ -9,13 +9,15 @@ Kobilarov and Marsden 2011), and its costates are transported by the adjoint of 
 
 from __future__ import annotations
 
+import itertools
 import math
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +46,7 @@ from ..numerics.types import Array, Element, Scalar, Velocity
 from ..plotting import plot_controlled
 from ..trajectory import Trajectory, simulate
 from .program import SOLVERS, solve_by
-from .solver import Of, Options, Solution, Solver
+from .solver import NOTHING, Of, Options, Solution, Solver
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,9 +57,13 @@ CORRECTIONS = 3  # of a configuration that is not on its group; each squares the
 AMPLITUDE = 0.3  # of the waves in a first guess
 OPEN = (-math.inf, math.inf)
 ENDS = ("wanted", "aims", "cycle", "times")  # numbers of the end alone
+UNREST = 0.1  # of the square of the acceleration beside that of the velocity, times the duration squared
+FADING = (1.0, 0.1, 0.01, 1e-3, 1e-4, 0.0)  # how often the unrest counts beside the cost, in their own units
+REACHED = ("optimal", "feasible")
+WITHIN, CROSSED = np.arange(1, 16) / 16, 1e-6  # where in a step the path is asked afterwards, and what is said of it
 ENDLESS = 1e12  # a cost below its negative has no end
 MAX_STEPS, MAX_STARTS = 1_000_000, 10_000
-MORE_STARTS, COARSE_STEPS, MAX_TRIAL = 8, 50, 100  # of plans that are tried where one fails, and their iterations
+MORE_STARTS, COARSE_STEPS, MAX_TRIAL = 8, 100, 100  # of plans that are tried where one fails, and their iterations
 BESIDE = 3  # places at the goal where the path is asked
 LOOSE = 1e6  # inverse weight, in a first guess, of velocities whose coordinates the goal does not name
 LONGEST_STEP = 2.8  # in times of the fastest motion: where Runge-Kutta steps of order 4 stop being stable
@@ -195,10 +201,13 @@ class Discrete:
             xi = xi1 = driven.xi
         if self.cost is not None:
             ends = ((t, g, xi), (t + h, g1, xi1))
-            cost = cost + 0.5 * h * sum(_number("cost(t, g, xi, u)", self.cost, *each, u) for each in ends)
-        elif self.free_time:
-            cost = cost + h
-        return cost, self.held(consts, t + h, g1, xi1, u)
+            own = 0.5 * h * sum(_number("cost(t, g, xi, u)", self.cost, *each, u) for each in ends)
+        else:
+            own = h if self.free_time else jnp.zeros(())
+        (share, calm), whole = consts[1]["share"], h * consts[1]["steps"]
+        w, change = (u, 0.0 * u) if self.kinematic else (after.w, after.w - x.w)  # xi would take long to differentiate
+        unrest = h * w @ w + UNREST * whole**2 * (change @ change) / h
+        return cost + share * own + calm * unrest, self.held(consts, t + h, g1, xi1, u)
 
     def coordinates(self, numbers: Any, xi: Any) -> Any:
         return xi if self.redundant or "free" not in numbers else numbers["free"] @ xi
@@ -241,7 +250,7 @@ class Discrete:
         numbers, motion = consts[1], self.motion(consts, x)
         cost, parts, held = jnp.zeros(()), [jnp.zeros(0)], jnp.zeros(0)
         if self.final_cost is not None:
-            cost = cost + _number("final_cost(t, g, xi)", self.final_cost, *motion)
+            cost = cost + numbers["share"][0] * _number("final_cost(t, g, xi)", self.final_cost, *motion)
         if self.goal is not None:
             parts.append(jnp.atleast_1d(checks.own_value("goal(t, g, xi)", self.goal, *motion)))
         if self.named is not None:
@@ -271,10 +280,12 @@ def _number(words: str, function: Any, *arguments: Any) -> Array:
 class Plan:
     """The result of `plan`: controls of least cost, the motion that they make, and the multipliers that prove it.
 
-    `controls` (steps, inputs) has one row for each step, and `states` the steps + 1 states. `error` is the residual of
-    the first-order conditions; `strict` says whether the second-order conditions are known to hold strictly, so that it
-    is a local minimum. `costates` (steps, dim) are the adjoint variables of the steps, in the `coordinates`;
-    `goal_multipliers` belong to the rows of the goal, `bound_multipliers` (steps, rows) to bounds and `path`.
+    `controls` (steps, inputs) has one row for each step, and `states` the steps + 1 states. `status` is "optimal",
+    "feasible" where the goal is reached but the cost is not shown to be least, or says why the search stopped. `error`
+    is the residual of the first-order conditions; `strict` says whether the second-order conditions are known to hold
+    strictly, so that it is a local minimum. `costates` (steps, dim) are the adjoint variables of the steps, in the
+    `coordinates`; `goal_multipliers` belong to the rows of the goal, `bound_multipliers` (steps, rows) to bounds and
+    `path`.
     """
 
     system: MechanicalSystem
@@ -299,8 +310,29 @@ class Plan:
 
     @cached_property
     def reason(self) -> str:
-        """Why there is no plan, and what to do: "" of an optimal one. It may try the same without bounds to know it."""
-        return "" if self.status == "optimal" else self.explain()
+        """Why there is no plan, or none of least cost, and what to do; what an optimal one breaks between its steps.
+
+        It may try the same without bounds to know it.
+        """
+        words = "" if self.status == "optimal" else self.explain()
+        return ". ".join(part for part in (words, self.crossing if self.status in REACHED else "") if part)
+
+    @cached_property
+    def crossing(self) -> str:
+        """Where `path` or a bound of the motion is broken between two steps, in words; at the steps they hold."""
+        (discrete, numbers, nodes), u = self.problem, self.controls
+        if discrete.path is None and not any(discrete.watched):
+            return ""
+        parts, shares = len(WITHIN), np.repeat(WITHIN, len(u))
+        lane = jax.tree.map(lambda leaf: np.concatenate([leaf[: len(u)]] * parts), (nodes, u))
+        lane = (lane[0]._replace(k=lane[0].k / shares), lane[1], shares)
+        rows = evaluate(Of(_hold_within, discrete), (self.system, numbers), lane, lanes=len(shares), axes=(None, 0))
+        rows = np.asarray(rows)[:, sum(map(len, discrete.bounded)) :].reshape(parts, len(u), -1).min(axis=0)
+        k, row = np.unravel_index(np.argmin(np.nan_to_num(rows)), rows.shape)
+        own, broken = row - sum(map(len, discrete.watched)), (rows < -CROSSED).any(axis=1).sum()
+        what = f"row {own} of the path" if own >= 0 else "a bound of the motion"
+        return f"between the states {k} and {k + 1} {what} is broken by {-rows[k, row]:.2g}, and in all between " \
+            f"{broken} pairs of states: take smaller steps, or a margin" if broken else ""  # fmt: skip
 
     @cached_property
     def states(self) -> State:
@@ -347,9 +379,12 @@ class Plan:
         return plot_controlled({"plan": self}, {"plan": self.controls}, inputs, path)
 
     def check(self) -> Plan:
-        """Return the plan itself, or raise `NumericalFailure` if it is not optimal."""
+        """Return the plan itself, or raise `NumericalFailure` if it is not optimal; warn of what it crosses."""
         if self.status != "optimal":
-            raise NumericalFailure(f"no plan was found: {self.reason}")
+            words = "a plan was found that is not optimal" if self.status == "feasible" else "no plan was found"
+            raise NumericalFailure(f"{words}: {self.reason}")
+        if self.reason:
+            warnings.warn(self.reason, stacklevel=2)
         return self
 
     @cached_property
@@ -573,6 +608,7 @@ class _Task:
 
     backend, solver = "auto", None
     loose: Any = np.zeros(0, bool)  # configurations of which the goal says nothing
+    share, calmed = (1.0, 0.0), 0.0  # how often the cost and the unrest count; the least unrest that was counted in
 
     def __init__(
         self, system: MechanicalSystem, method: Integrator, start: State, goal: Any, steps: Any, duration: Any,
@@ -718,7 +754,7 @@ class _Task:
         numbers = {
             "t0": np.asarray(self.t0), "steps": np.asarray(float(self.steps)),
             "aims": np.eye(size)[self.goal_marks], "cycle": np.eye(size)[self.cycle],
-            "low": self.low, "high": self.high, "least": self.least, "most": self.most,
+            "low": self.low, "high": self.high, "least": self.least, "most": self.most, "share": np.array(self.share),
         }  # fmt: skip
         if self.named is not None:
             numbers["wanted"] = self.wanted
@@ -775,16 +811,21 @@ class _Task:
                 f"{other}a system with fewer coordinates"
             ) from fault
         starts = len(found.u) // count
-        if hopeless:
-            found = found._replace(status=["infeasible"] * len(found.u))
-        failed = not hopeless and "optimal" not in found.status and "interrupted" not in found.status
-        coarsely = failed and guess is None and count == 1 and starts < MORE_STARTS and not trial
-        if coarsely and (coarse := self._plan_coarsely(first, seed, options, progress)) is not None:
-            return coarse
-        worth = np.lexsort((found.cost, ~(found.infeasibility <= 1e-6), np.array(found.status) != "optimal"))
+        reached = found.infeasibility <= math.sqrt(options.tolerance)
+        unfinished = np.isin(found.status, ("stalled", "too many iterations"))
+        words = np.where(reached & unfinished, "feasible", found.status).tolist()
+        found = found._replace(status=["infeasible"] * len(words) if hopeless else words)
+        worth = np.lexsort((found.cost, np.array(words) != "feasible", np.array(words) != "optimal"))
         place = np.empty(len(worth), int)
         place[worth] = np.arange(len(worth))
-        return Plans(self, found, np.arange(count) * starts + np.argmin(place.reshape(count, starts), axis=1))
+        best = Plans(self, found, np.arange(count) * starts + np.argmin(place.reshape(count, starts), axis=1))
+        if trial or hopeless or guess is not None or count > 1 or {"optimal", "interrupted"} & set(words):
+            return best
+        calm = self._plan_calmly(first, seed, options, progress)
+        if calm is not None and not (best.status[0] == "feasible" and best.cost[0] <= calm.cost[0]):
+            return calm
+        self.solved, self.target, self.calmed = (discrete, numbers, free), target, 0.0
+        return best
 
     def _find_blocked(self, first: State, ends: State | None) -> list[str]:
         """Which rows of the path each goal breaks by itself, in words: their values do not change with what is free."""
@@ -876,21 +917,45 @@ class _Task:
             leaf[:, 1:][good] = np.asarray(new)[good]
         return nodes, u
 
-    def _plan_coarsely(self, first: State, seed: int, options: Options, progress: Any) -> Plans | None:
-        """A plan from one of several guesses of few steps, refined step by step to all of them, if there is one."""
-        steps = [self.steps]
-        while steps[0] > COARSE_STEPS:
-            steps.insert(0, -(-steps[0] // 2))
-        found, asked = None, self.steps
-        for self.steps in steps:
-            starts = MORE_STARTS if found is None else 1
-            guess = None if found is None else found[0]
-            short = replace(options, max_iterations=min(options.max_iterations, MAX_TRIAL))
-            found = self.solve(first, guess, starts, seed, short, progress, trial=True)
-            if found.status[0] != "optimal":
-                self.steps = asked
-                return None
-        return found
+    def _plan_calmly(self, first: State, seed: int, options: Options, progress: Any) -> Plans | None:
+        """A plan of least unrest from one of several coarse guesses, refined; then this fades beside the cost.
+
+        The unrest is the integral of |w|^2 + T^2 |w'|^2/10. Where it cannot fade to nothing, the plan is feasible. If
+        there is no calm plan, the cost itself is tried from these guesses.
+        """
+        counts, spent = [self.steps], 0
+        while counts[0] > COARSE_STEPS:
+            counts.insert(0, -(-counts[0] // 2))
+        short, found = replace(options, max_iterations=min(options.max_iterations, MAX_TRIAL)), cast(Any, None)
+
+        def improve(cost: float, unrest: float, steps: int) -> bool:
+            nonlocal found, spent
+            self.share, self.steps, guess = (cost, unrest), steps, None if found is None else self.plan_of(found, 0)
+            new = self.solve(first, guess, MORE_STARTS if found is None else 1, seed, short, progress, trial=True)
+            spent += int(new._found.iterations[0])
+            found = new._found if (good := new.status[0] == "optimal") else found
+            return good
+
+        if good := all(improve(0.0, 1.0, steps) for steps in counts):
+            unit = (abs(self._judge(found).cost[0]) or 1.0) / (found.cost[0] or 1.0)
+            faded = list(itertools.takewhile(lambda share: improve(1.0, unit * share, counts[-1]), FADING))
+            self.calmed = unit * faded[-1] if faded else math.inf
+            found = self._judge(found) if self.calmed else found
+        else:
+            found = None
+            good = all(improve(1.0, 0.0, steps) for steps in counts)
+        self.share, self.steps = (1.0, 0.0), counts[-1]
+        self.solved = self.problem()
+        return Plans(self, found._replace(iterations=np.array([spent])), np.zeros(1, int)) if good else None
+
+    def _judge(self, found: Solution) -> Solution:
+        """A plan of least unrest, by the cost itself."""
+        self.share = (1.0, 0.0)
+        discrete, numbers, free = self.problem()
+        target, options = jax.tree.map(lambda leaf: leaf[:1], self.target), replace(self.options, scaled=False)
+        solver, last = Solver(discrete, (self.system, numbers), target, free, options), (1, 2 * self.free_time)
+        ends = (found.nu, np.full(last, NOTHING))
+        return solver.judge(found.x, found.u, found.costate, found.dual, ends)._replace(status=["feasible"])
 
     def _along(self, plan: Plan, shares: Numbers) -> tuple[Any, Numbers]:
         """(configurations, velocities) of a plan at shares of its duration."""
@@ -963,12 +1028,16 @@ class _Task:
             return f"the cost falls without end, to {found.cost[b]:.1e} so far: bound the inputs, or let them cost more"
         falling = ""
         if found.cost[b] < 0:
-            falling = f" The cost is {found.cost[b]:.2g}: one that can fall below zero may have no least value."
+            falling = f". The cost is {found.cost[b]:.2g}: one that can fall below zero may have no least value"
         if gap <= math.sqrt(options.tolerance):
+            what, moved = "", ", ".join(self.coordinates[self.system.group.dim :] or self.inputs)
+            if self.calmed:
+                least = f"the cost plus {self.calmed:.2g} times" if self.calmed < math.inf else "the integral of"
+                what = f", but least in {least} |w|^2 + {UNREST:g} T^2 |w'|^2 (w: {moved})"
             return (
-                f"the goal is reached, but the cost is not yet least (residual {found.error[b]:.1e}): raise "
-                "max_iterations, take starts=8, smooth a cost with corners, such as |u|, or add a little cost of the "
-                f"controls if they cost nothing.{falling}"
+                f"the goal is reached, but the cost is not least{what} (residual {found.error[b]:.1e}): raise "
+                "max_iterations, take starts=8, smooth a cost with corners, such as |u|, or let rates and controls "
+                f"cost a little that are nearly free: to shake them is often the cheapest way{falling}"
             )
         chosen = found.u[b].size + self.start_ways.shape[1] + self.free_time
         if chosen < (asked := found.nu.shape[1]):
@@ -1023,7 +1092,7 @@ class _Task:
         if full := self._at_bounds(found.u[b]):
             near += f" In most steps {full} is at a bound, which may be too tight for this duration."
         return (
-            f"the goal is missed by {gap:.2g} ({'no step helps' if word == 'stalled' else word}).{near}{falling} "
+            f"the goal is missed by {gap:.2g} ({'no step helps' if word == 'stalled' else word}).{near}{falling[1:]} "
             f"Take starts={max(8, 4 * len(found.u) // len(self.blocked))}, a longer duration, more steps, a guess that "
             "is nearer, or let the rates cost something too: where steering is nearly free, shaking it is cheaper"
         )
@@ -1127,6 +1196,17 @@ def _state_derivative(of: Discrete, consts: Any, x: Any) -> Any:
 
 def _itself(consts: Any, node: Node) -> Node:
     return node
+
+
+def _hold_within(of: Discrete, consts: Any, lane: Any) -> Array:
+    """What is held after a share of a step, which begins at a node that counts such shares."""
+    (system, numbers), (node, u, share) = consts, lane
+    consts = system, numbers | {"h": share * numbers["h"]}
+    t, h = of.size(consts[1], node)
+    end = of.motion(consts, of.advance(consts, node, u))[1:]
+    if of.kinematic:
+        end = end[0], of.drive(consts, t, node.g, u, h)[0].xi
+    return of.held(consts, t + h, *end, u)
 
 
 def _miss(of: Discrete, consts: Any, lane: Any) -> Array:

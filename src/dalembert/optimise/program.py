@@ -33,13 +33,11 @@ from .solver import (
     Stages,
     _derive_end,
     count_rows,
-    give_machine,
     join,
 )  # fmt: skip
 
 Numbers = np.ndarray[Any, Any]
 FAR = 1e300  # a slack so large that it does not act
-LEAST_SLACK = 1e-9
 LEAST_FACTOR = 1e-20  # of the cost, in place of 0
 SLOPPY = 100.0  # tolerances by which the residual of an answer may be larger than the solver said
 MULTIPLIERS = ("mult_g", "mult_x_L", "mult_x_U")  # as cyipopt names them
@@ -256,27 +254,17 @@ class NonlinearProgram:
     # -- the answer ----------------------------------------------------------------------------------------------------
     def solution(self, z: Numbers, info: Mapping[str, Any], discrete: Any, consts: Any) -> Solution:
         """What another solver found, as our own judges it: residual, second-order condition, feedback."""
-        (x, u), (made, end) = self.split(z), self._evaluate(z)
+        x, u = self.split(z)
         given, below, above = (np.asarray(info[key], float) for key in MULTIPLIERS)
         costate, dual, nu, end_dual = self._cut(given)
         nodes, turned = evaluate(Of(place, self.flat), self.consts, x, lanes=self.steps + 1, axes=(None, 0))
-        low, high = (list(side) for side in discrete.bounded)
-        held = [u[:, low] - self._controls(self.low)[:, low], self._controls(self.high)[:, high] - u[:, high]]
-        duals = [self._controls(below)[:, low], self._controls(above)[:, high], dual]
-        slack = np.maximum(np.concatenate([*held, made.held], axis=1), LEAST_SLACK)
-        rows = {"costate": np.einsum("ki,kij->kj", costate, np.asarray(turned)[1:]), "slack": slack}
-        rows["dual"] = np.maximum(np.concatenate(duals, axis=1), 0.0)
-        ends = End(nu, np.maximum(end.held, LEAST_SLACK), np.maximum(end_dual, 0.0))
-        nodes, target = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (nodes, self.target))
-        solver = Solver(discrete, consts, target, self.free, Options(self.tolerance, self.max_iterations, scaled=False))
-        at = solver.machine(nodes, u[None], target)
-        for name, value in rows.items():
-            at.stages.write(name, np.concatenate([value, value[-1:]])[None])
-        at.lane.write("end", End(*(part[None, None] for part in ends)))
-        at.begin_anew(at.barrier)
-        at.score()
-        found = solver._read(at, 1)
-        give_machine(at)
+        costate = np.einsum("ki,kij->kj", costate, np.asarray(turned)[1:])
+        sides = zip((below, above), map(list, discrete.bounded), strict=True)
+        dual = np.concatenate([*(self._controls(side)[:, places] for side, places in sides), dual], axis=1)
+        rows = nodes, u, costate, np.maximum(dual, 0.0), (nu, np.maximum(end_dual, 0.0))
+        rows, target = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (rows, self.target))
+        options = Options(self.tolerance, self.max_iterations, scaled=False)
+        found = Solver(discrete, consts, target, self.free, options).judge(*rows)
         code = info.get("status", 0)
         good = code == 0 and found.error[0] <= SLOPPY * self.tolerance
         word = info.get("word", "optimal" if good else "too many iterations" if code == -1 else "stalled")

@@ -61,12 +61,12 @@ FRACTION = 0.995  # of the way to the boundary that a step may go
 MAX_SHIFT = 1e9  # of the Hessian, relative to its largest entry
 MAX_WEIGHT = 1e6  # on psi = 0, likewise: a minimum on psi = 0 is then one of the sum
 MAX_HALVINGS = 25
-NOTHING = 1e-300  # a dual that does not act
+NOTHING, LEAST_SLACK = 1e-300, 1e-9  # a dual that does not act; slacks of an iterate that somebody else found
 MULTIPLIER, TRIFLE = 10.0, 1e-8  # the largest at first; one so small beside the Hessian is round-off
 SOFTNESS = 1e-11  # of constraints
 HOPELESS = 1e14  # what is not met, by its multipliers, relative to the cost: these grow where nothing is feasible
 MAX_STIFFNESS = 1e9  # of a barrier in the test of second order, times the cost of controls: more would drown this
-MAX_WRITTEN, MAX_EXACT = 8_000, 200_000  # operations of a step, roughly: its second derivatives in a loop, or none
+MAX_WRITTEN, MAX_EXACT = 8_000, 580_000  # operations of a step, roughly: its second derivatives in a loop, or none
 FARTHER = 10.0  # times what was not met lately: a step that the filter takes may miss so much
 LOCAL = 1e-4  # residual of first order below which a step is taken that lowers it
 MEMORY = 4  # merits that an accepted step may fall back to: steps along a curved constraint first raise the merit
@@ -753,6 +753,20 @@ class Solver:
         made.load(self.consts, self.free, target, self.options)
         made.begin(x, u)
         return made
+
+    def judge(self, x: Any, u: Numbers, costate: Numbers, dual: Numbers, ends: tuple[Numbers, Numbers]) -> Solution:
+        """What an iterate is worth, with multipliers of the steps, of what these hold, of psi, and of what it holds."""
+        at, (nu, own) = self.machine(x, u, self.target), ends  # it evaluates what is held
+        for name, value in (("costate", costate), ("dual", dual)):
+            at.stages.write(name, np.concatenate([value, value[:, -1:]], axis=1))
+        at.stages.write("slack", np.maximum(at.stages.read("held", len(u)), LEAST_SLACK))
+        last = np.maximum(at.lane.read("made", len(u)).held, LEAST_SLACK)
+        at.lane.write("end", End(nu[:, None], last, own[:, None]))
+        at.begin_anew(at.barrier)
+        at.score()
+        found = self._read(at, len(u))
+        give_machine(at)
+        return found
 
     def solve(self, x: Any, u: Numbers) -> Solution:
         """Solve from the nodes x (B, N + 1, ...) and the controls u (B, N, ...)."""
