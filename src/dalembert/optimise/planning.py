@@ -683,7 +683,7 @@ class _Task:
             if not (isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)):
                 checks.require_instance(what, names, str, "names, as texts")
             for name in (names,) if isinstance(names, str) else names:
-                require_name(what, name, places)
+                require_name(what, name := spell(name, places), places)
                 marks[places[name]] = True
             return marks
 
