@@ -665,7 +665,8 @@ def plot_comparison(
     free = not any(run.multipliers.shape[-1] for run in runs.values())
     for panel, axes in more.items():
         heading = PANELS["group" if panel == "distance" and free else panel]
-        _label_axes(axes, *((balance.title, f"{typeset(balance.label)}, J") if panel == "energy" else heading))
+        energy = ", ".join(filter(None, (typeset(balance.label), read_units(next(iter(runs.values())))[0])))
+        _label_axes(axes, *((balance.title, energy) if panel == "energy" else heading))
         if panel in ("energy", "steps") and len(runs) == 1 and (legend := axes.get_legend()):
             legend.remove()  # the title has the method
     if left:
@@ -693,6 +694,20 @@ def draw_invariants(axes: Axes, t: Any, errors: Mapping[str, Any]) -> None:
 def _label_axes(axes: Axes, title: str, label: str) -> None:
     axes.set(title=title, xlabel=TIME, ylabel=label)
     legend_below(axes)
+
+
+def read_units(run: Run) -> tuple[str, str]:
+    """The units of energy and of |A xi - b|, as far as the system says; else "".
+
+    The residual is a power over the loads, or, where rows of length 1 take velocities of one unit, such a velocity.
+    """
+    axes, loads = run.system.axes(), {run.system.units.get(name, "") for name in run.system.load_names}
+    rows = np.asarray(constraint_at(run.system, run.t[0], jax.tree.map(lambda leaf: np.asarray(leaf)[0], run.g))[0])
+    kinds = {axis.velocity for axis, column in zip(axes, rows.T, strict=True) if np.any(column)}
+    unit = {"N": "m s-1", "N m": "rad s-1"}.get(loads.pop(), "") if len(loads) == 1 else ""
+    if not unit and len(kinds) == 1 and np.allclose(np.linalg.norm(rows, axis=-1), 1.0):
+        unit = kinds.pop().replace("[q] s-1", "")
+    return "" if all("[q]" in axis.velocity for axis in axes) else "J", print_unit(unit)
 
 
 @styled
@@ -740,10 +755,13 @@ def plot_methods(
         until = reference.times[: len(reference.floor)]
         curve(error, until, reference.floor, color=GREY, linewidth=2.0, alpha=0.5, label=OWN_ERROR)
     of = f"distance from{chr(10) if narrow else ' '}{reference.name}" if reference is not None else "error"
-    headings = [("Error" if narrow else "Error in configuration and velocity", of), (balance.title, balance.label)]
-    headings += [("Constraint residual", "|A xi - b|"), ("Distance from the group", "|R^T R - 1|")]
-    for axes, (heading, unit) in zip((error, energy, *kept), headings, strict=False):
-        axes.set(title=heading + ", smallest steps" * crowded, xlabel=TIME, ylabel=typeset(unit))
+    units = read_units(next(iter(comparison.runs.values()))) if comparison.runs else ("", "")
+    headings = [("Error" if narrow else "Error in configuration and velocity", of, "")]
+    headings += [(balance.title, balance.label, units[0]), ("Constraint residual", "|A xi - b|", units[1])]
+    headings += [("Distance from the group", "|R^T R - 1|", "")]
+    for axes, (heading, label, unit) in zip((error, energy, *kept), headings, strict=False):
+        label = ", ".join(filter(None, (typeset(label), unit)))
+        axes.set(title=heading + ", smallest steps" * crowded, xlabel=TIME, ylabel=label)
         if not axes.lines:
             axes.text(0.5, 0.5, "nothing to show", ha="center", transform=axes.transAxes, color="#888888")
             axes.set(xticks=[], yticks=[])
@@ -761,12 +779,14 @@ def plot_methods(
         for axes in (error, energy, *kept):
             label_ends(axes)
     defect = "balance" if comparison.balances else "energy"
-    words = ("error", "largest error"), (defect, f"largest {balance.title.lower()}")
-    for axes, (field, told) in zip((cost, lost), words, strict=True):
+    words = ("error", "largest error", ""), (defect, f"largest {balance.title.lower()}", units[0])
+    for axes, (field, told, unit) in zip((cost, lost), words, strict=True):
         timed = [row for row in comparison.rows if row.nanoseconds and getattr(row, field) is not None]
         against = "time of the run" if several else "time of a step"
         heading = f"{told.capitalize()} against the {against}"
-        axes.set(title="" if narrow else heading, xlabel=f"{against}, {'s' if several else 'ns'}", ylabel=told)
+        axes.set(title="" if narrow else heading, xlabel=f"{against}, {'s' if several else 'ns'}")
+        axes.set(ylabel=", ".join(filter(None, (told, unit))))
+        floor = reference.floor[-1] if field == "error" and reference is not None and timed else None
         if several:
             lines: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in methods}
             for row in timed:
@@ -776,25 +796,30 @@ def plot_methods(
             if not narrow:
                 name_lines(axes)
             label_decades(axes)
+            if floor is not None:
+                axes.axhline(floor, color=GREY, linewidth=2.0, alpha=0.5, zorder=0)
         else:
             named = [(row.nanoseconds, getattr(row, field), row.method, looks[row.method][0]) for row in timed]
-            draw_named_points(axes, named)
-        if field == "error" and reference is not None and timed:
-            axes.axhline(reference.floor[-1], color=GREY, linewidth=2.0, alpha=0.5, zorder=0)
+            draw_named_points(axes, named, floor)
     return save(figure, path, title)
 
 
-def draw_named_points(axes: Axes, points: Sequence[tuple[float, float, str, str]]) -> None:
-    """Points (x, y, name, colour) on logarithmic axes with their names beside them, and none upon another."""
+def draw_named_points(
+    axes: Axes, points: Sequence[tuple[float, float, str, str]], floor: float | None = None
+) -> None:
+    """Points (x, y, name, colour) on logarithmic axes with their names beside them: none upon another or the floor."""
     from matplotlib.ticker import LogFormatter
 
     shown = [(x, y, name, colour) for x, y, name, colour in points if x > 0.0 and y > 0.0]
     axes.set(xscale="log", yscale="log")
     for x, y, _, colour in shown:
         axes.plot([x], [y], "o", color=colour, markersize=5)
+    if floor is not None:
+        axes.axhline(floor, color=GREY, linewidth=2.0, alpha=0.5, zorder=0)
     axes.margins(x=0.25, y=0.15)
     axes.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1.2, 0.5)))
-    name_points(axes, shown)
+    line = np.geomspace(*axes.get_xlim(), 100) if floor else ()
+    name_points(axes, shown, [(float(x), float(floor or 0.0)) for x in line])
 
 
 def trajectory_html(run: Run) -> str:
