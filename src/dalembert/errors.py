@@ -42,7 +42,7 @@ def spell(name: str, known: Iterable[str]) -> str:
     """
     by_plain, plain = {each.replace(" ", "_"): each for each in known}, name.replace(" ", "_")
     numbered = re.fullmatch(r"((?:velocity[._]|configuration\.|along_)?(?:theta|[xyz]|[qvw]\d*))_\d+", plain)
-    found = by_plain.get(plain, by_plain.get(numbered[1], name) if numbered else name)
+    found = by_plain.get(plain, by_plain.get(numbered[1] if numbered else plain, name))
     return name if name in by_plain.values() else found
 
 

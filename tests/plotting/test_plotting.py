@@ -370,7 +370,7 @@ def test_the_names_of_points_close_together_do_not_overlap():
     points = [(40.0 * 1.3**k, 0.05 / (1 + k % 3), name, "C0") for k, name in enumerate(names)]
     points += [(90.0, 0.03, "cotangent-lift", "C1"), (400.0, 1e-5, "dormand-prince", "C2")]
     figure, axes = sheet(size=(5.0, 3.6))
-    runs.draw_named_points(axes, points, floor=1e-5)
+    runs.draw_named_points(axes, points, floor=[1e-5])
     for text in axes.texts:
         text.update_positions(figure._get_renderer())
     boxes = [Text.get_window_extent(text) for text in axes.texts]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -665,8 +664,8 @@ def plot_comparison(
     free = not any(run.multipliers.shape[-1] for run in runs.values())
     for panel, axes in more.items():
         heading = PANELS["group" if panel == "distance" and free else panel]
-        energy = ", ".join(filter(None, (typeset(balance.label), read_units(next(iter(runs.values())))[0])))
-        _label_axes(axes, *((balance.title, energy) if panel == "energy" else heading))
+        energy = balance.title, typeset(balance.label) + read_units(next(iter(runs.values())))[0]
+        _label_axes(axes, *(energy if panel == "energy" else heading))
         if panel in ("energy", "steps") and len(runs) == 1 and (legend := axes.get_legend()):
             legend.remove()  # the title has the method
     if left:
@@ -697,17 +696,14 @@ def _label_axes(axes: Axes, title: str, label: str) -> None:
 
 
 def read_units(run: Run) -> tuple[str, str]:
-    """The units of energy and of |A xi - b|, as far as the system says; else "".
-
-    The residual is a power over the loads, or, where rows of length 1 take velocities of one unit, such a velocity.
-    """
+    """", J" and the unit of |A xi - b|, that of a power over the loads or of velocities in rows of length 1; else ""."""
     axes, loads = run.system.axes(), {run.system.units.get(name, "") for name in run.system.load_names}
     rows = np.asarray(constraint_at(run.system, run.t[0], jax.tree.map(lambda leaf: np.asarray(leaf)[0], run.g))[0])
     kinds = {axis.velocity for axis, column in zip(axes, rows.T, strict=True) if np.any(column)}
     unit = {"N": "m s-1", "N m": "rad s-1"}.get(loads.pop(), "") if len(loads) == 1 else ""
     if not unit and len(kinds) == 1 and np.allclose(np.linalg.norm(rows, axis=-1), 1.0):
         unit = kinds.pop().replace("[q] s-1", "")
-    return "" if all("[q]" in axis.velocity for axis in axes) else "J", print_unit(unit)
+    return ", J" * any("[q]" not in axis.velocity for axis in axes), f", {print_unit(unit)}" * bool(unit)
 
 
 @styled
@@ -756,12 +752,10 @@ def plot_methods(
         curve(error, until, reference.floor, color=GREY, linewidth=2.0, alpha=0.5, label=OWN_ERROR)
     of = f"distance from{chr(10) if narrow else ' '}{reference.name}" if reference is not None else "error"
     units = read_units(next(iter(comparison.runs.values()))) if comparison.runs else ("", "")
-    headings = [("Error" if narrow else "Error in configuration and velocity", of, "")]
-    headings += [(balance.title, balance.label, units[0]), ("Constraint residual", "|A xi - b|", units[1])]
-    headings += [("Distance from the group", "|R^T R - 1|", "")]
-    for axes, (heading, label, unit) in zip((error, energy, *kept), headings, strict=False):
-        label = ", ".join(filter(None, (typeset(label), unit)))
-        axes.set(title=heading + ", smallest steps" * crowded, xlabel=TIME, ylabel=label)
+    headings = [("Error" if narrow else "Error in configuration and velocity", of), (balance.title, balance.label)]
+    headings += [("Constraint residual", "|A xi - b|"), ("Distance from the group", "|R^T R - 1|")]
+    for axes, (heading, label), unit in zip((error, energy, *kept), headings, ("", *units, ""), strict=False):
+        axes.set(title=heading + ", smallest steps" * crowded, xlabel=TIME, ylabel=typeset(label) + unit)
         if not axes.lines:
             axes.text(0.5, 0.5, "nothing to show", ha="center", transform=axes.transAxes, color="#888888")
             axes.set(xticks=[], yticks=[])
@@ -779,14 +773,13 @@ def plot_methods(
         for axes in (error, energy, *kept):
             label_ends(axes)
     defect = "balance" if comparison.balances else "energy"
-    words = ("error", "largest error", ""), (defect, f"largest {balance.title.lower()}", units[0])
-    for axes, (field, told, unit) in zip((cost, lost), words, strict=True):
+    words = ("error", "largest error"), (defect, f"largest {balance.title.lower()}")
+    for axes, (field, told), unit in zip((cost, lost), words, ("", units[0]), strict=True):
         timed = [row for row in comparison.rows if row.nanoseconds and getattr(row, field) is not None]
         against = "time of the run" if several else "time of a step"
         heading = f"{told.capitalize()} against the {against}"
-        axes.set(title="" if narrow else heading, xlabel=f"{against}, {'s' if several else 'ns'}")
-        axes.set(ylabel=", ".join(filter(None, (told, unit))))
-        floor = reference.floor[-1] if field == "error" and reference is not None and timed else None
+        axes.set(title="" if narrow else heading, xlabel=f"{against}, {'s' if several else 'ns'}", ylabel=told + unit)
+        floor = reference.floor[-1:] if field == "error" and reference is not None and timed else ()
         if several:
             lines: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in methods}
             for row in timed:
@@ -796,30 +789,27 @@ def plot_methods(
             if not narrow:
                 name_lines(axes)
             label_decades(axes)
-            if floor is not None:
-                axes.axhline(floor, color=GREY, linewidth=2.0, alpha=0.5, zorder=0)
         else:
             named = [(row.nanoseconds, getattr(row, field), row.method, looks[row.method][0]) for row in timed]
             draw_named_points(axes, named, floor)
+        for height in floor:
+            axes.axhline(height, color=GREY, linewidth=2.0, alpha=0.5, zorder=0)
     return save(figure, path, title)
 
 
-def draw_named_points(
-    axes: Axes, points: Sequence[tuple[float, float, str, str]], floor: float | None = None
-) -> None:
-    """Points (x, y, name, colour) on logarithmic axes with their names beside them: none upon another or the floor."""
+def draw_named_points(axes: Axes, points: Sequence[tuple[float, float, str, str]], floor: Sequence[float] = ()) -> None:
+    """Points (x, y, name, colour) on logarithmic axes with their names beside them: none upon another or a floor."""
     from matplotlib.ticker import LogFormatter
 
     shown = [(x, y, name, colour) for x, y, name, colour in points if x > 0.0 and y > 0.0]
     axes.set(xscale="log", yscale="log")
     for x, y, _, colour in shown:
         axes.plot([x], [y], "o", color=colour, markersize=5)
-    if floor is not None:
-        axes.axhline(floor, color=GREY, linewidth=2.0, alpha=0.5, zorder=0)
+    for height in floor:  # the axes reach as far as the line that will be there
+        axes.update_datalim([(shown[0][0], height)])
     axes.margins(x=0.25, y=0.15)
     axes.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1.2, 0.5)))
-    line = np.geomspace(*axes.get_xlim(), 100) if floor else ()
-    name_points(axes, shown, [(float(x), float(floor or 0.0)) for x in line])
+    name_points(axes, shown, [(x, height) for height in floor for x in np.geomspace(*axes.get_xlim(), 100)])
 
 
 def trajectory_html(run: Run) -> str:
@@ -846,7 +836,5 @@ def trajectory_html(run: Run) -> str:
     rows = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in known.items()}
     if not 1 < len(run.t) <= MAX_PICTURE_STATES:
         return html_table("Trajectory", rows)
-    png = io.BytesIO()
-    plot_trajectory(run).savefig(png, format="png", dpi=70)
-    data = base64.b64encode(png.getvalue()).decode()
+    data = base64.b64encode(vars(plot_trajectory(run))["_repr_png_"](70)).decode()
     return html_table("Trajectory", rows) + f'<img alt="motion and conservation" src="data:image/png;base64,{data}">'

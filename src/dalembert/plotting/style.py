@@ -254,29 +254,23 @@ def name_points(
     taken, lines = [Bbox([dot - 3, dot + 3]) for dot in dots], list[Any]()
     sides = [(right, up) for up in range(-45, 46, 9) for right in (6, -6, 20, -20, 40, -40) if up or abs(right) == 6]
     for x, y, name, colour in sorted(points, key=lambda each: -each[1]):
-        dot, look = axes.transData.transform((x, y)), {"fontsize": scale_text(7), "color": colour, "va": "center"}
-        text = axes.annotate(name, (x, y), xytext=(0, 0), textcoords="offset points", **look)
+        arrow = {"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2}
+        looks: dict[str, Any] = {"color": colour, "fontsize": scale_text(7), "va": "center", "arrowprops": arrow}
+        text: Any = axes.annotate(name, (x, y), (0, 0), textcoords="offset points", in_layout=False, **looks)
         text.update_positions(figure._get_renderer())
-        size = Text.get_window_extent(text).size + np.array([6.0, 2.0])
-        text.remove()
-        found = list[tuple[float, tuple[int, int], Any, Any]]()
+        dot, size = axes.transData.transform((x, y)), Text.get_window_extent(text).size + np.array([6.0, 2.0])
+        found = []
         for right, up in sides:
             near = dot + point * np.array([right, up])
-            corner = near - size * np.array([right < 0, 0.5])
-            box = Bbox([corner, corner + size])
-            line = dot + np.linspace(0.15, 1.0, 20)[:, None] * (near - dot) if up else dot[None]
-            fits = room.x0 < box.x0 and box.x1 < room.x1 and room.y0 < box.y0 and box.y1 < room.y1
-            upon = sum(box.overlaps(other) for other in taken) + 10 * (not fits)
-            crossed = sum(box.contains(*at) for each in lines for at in each[:-1])
-            crossed += sum(other.contains(*at) for other in taken for at in line[:-1] if not other.contains(*dot))
+            box = Bbox.from_bounds(*(near - size * [right < 0, 0.5]), *size)
+            line = dot + np.linspace(0.15, 1.0, 20)[:-1, None] * (near - dot) * bool(up)
+            upon = sum(map(box.overlaps, taken)) + 10 * (not (room.contains(*box.p0) and room.contains(*box.p1)))
+            crossed = sum(box.contains(*at) for each in lines for at in each)
+            crossed += sum(other.contains(*at) for other in taken for at in line if not other.contains(*dot))
             found.append((1e4 * upon + 100.0 * crossed + np.hypot(right, 1.5 * up), (right, up), box, line))
-        _, (right, up), box, line = min(found, key=lambda each: each[0])
-        arrow = {"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2} if up else None
-        words = axes.annotate(
-            name, (x, y), (right, up), textcoords="offset points", ha="right" if right < 0 else "left",
-            arrowprops=arrow, **look,
-        )  # fmt: skip
-        words.set_in_layout(False)
+        _, text.xyann, box, line = min(found, key=lambda each: each[0])
+        text.set_horizontalalignment("right" if text.xyann[0] < 0 else "left")
+        text.arrow_patch.set_visible(bool(text.xyann[1]))
         taken.append(box)
         lines.append(line)
 
