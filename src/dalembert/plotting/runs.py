@@ -440,9 +440,12 @@ def _look_at(system: MechanismSystem, run: Run) -> tuple[Array, Look] | None:
     base = min(solids)
     middles = placed[:, base] + turned[:, base] @ solids[base].middle
 
+    ways = np.stack([np.cos(angle := np.linspace(0.0, 2 * np.pi, 73)), np.sin(angle)])
+
     def look(k: int) -> list[tuple[Array, bool]]:
         points = {j: (solid.points() @ turned[k, j].T + placed[k, j])[:, :2] for j, solid in solids.items()}
-        return [(convex_outline(points[j]), solid.kind == "wheel" and j != base) for j, solid in solids.items()]
+        hulls = {j: each[np.argmax(each @ ways, axis=0)] for j, each in points.items()}  # corners, some of them twice
+        return [(hulls[j], solid.kind == "wheel" and j != base) for j, solid in solids.items()]
 
     return middles[:, :2], look
 
@@ -498,12 +501,6 @@ def _oval(system: MechanicalSystem, run: Run) -> Vehicle | None:
     left = allowed_directions(rows, slice(1, 3)) if len(rows) else np.eye(2)
     blade = [Bar(0.0, 0.0, float(np.arctan2(left[1, 0], left[0, 0])), 0.5 * length)] if left.shape[1] == 1 else []
     return Vehicle(_ellipse(centre, length, 0.6 * length), blade, [], tuple(centre))
-
-
-def convex_outline(points: Array) -> Array:
-    """The corners (k, 2) of the convex hull of points in the plane, in order, some of them twice."""
-    angle = np.linspace(0.0, 2 * np.pi, 73)
-    return np.asarray(points[np.argmax(points @ np.stack([np.cos(angle), np.sin(angle)]), axis=0)])
 
 
 def headings(axes: Axes, pose: Array, colour: str, count: int = 25) -> None:
@@ -696,7 +693,7 @@ def _label_axes(axes: Axes, title: str, label: str) -> None:
 
 
 def read_units(run: Run) -> tuple[str, str]:
-    """", J" and the unit of |A xi - b|, that of a power over the loads or of velocities in rows of length 1; else ""."""
+    """", J" and the unit of |A xi - b|, that of a power over the loads or velocities in rows of length 1; else ""."""
     axes, loads = run.system.axes(), {run.system.units.get(name, "") for name in run.system.load_names}
     rows = np.asarray(constraint_at(run.system, run.t[0], jax.tree.map(lambda leaf: np.asarray(leaf)[0], run.g))[0])
     kinds = {axis.velocity for axis, column in zip(axes, rows.T, strict=True) if np.any(column)}
