@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import difflib
 import platform
+import re
 from collections.abc import Collection, Iterable
 
 import jax
@@ -35,10 +36,14 @@ def require_name(kind: str, given: object, allowed: Collection[object]) -> None:
 
 
 def spell(name: str, known: Iterable[str]) -> str:
-    """The known name that this one is, where _ stands for a blank; itself where there is none."""
-    plain = name.replace(" ", "_")
-    same = [each for each in known if each.replace(" ", "_") == plain]
-    return name if name in same or not same else same[0]
+    """The known name that this one is, where _ stands for a blank; itself where there is none.
+
+    Files of version 0.1 number every name on a product by its factor: x_0 may be the x that only one factor has.
+    """
+    by_plain, plain = {each.replace(" ", "_"): each for each in known}, name.replace(" ", "_")
+    numbered = re.fullmatch(r"((?:velocity[._]|configuration\.|along_)?(?:theta|[xyz]|[qvw]\d*))_\d+", plain)
+    found = by_plain.get(plain, by_plain.get(numbered[1] if numbered else plain, name))
+    return name if name in by_plain.values() else found
 
 
 class OffConstraint(InvalidInput):

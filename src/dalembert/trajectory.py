@@ -58,7 +58,7 @@ class Page:
 )
 @dataclass(frozen=True, eq=False, repr=False)
 class Trajectory(Run):
-    """What a run leaves: arrays over the saved states, and what can be asked of them, saved and plotted.
+    """The result of a run: arrays over the saved states, with methods to examine, save and plot them.
 
     `t`, `g`, `xi` and `momentum` have the saved states as their first axis (in an ensemble the members before it), and
     `run[name]` has a coordinate, rate, load or input by its name. A run that failed keeps its good part: `status` is

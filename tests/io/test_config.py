@@ -13,7 +13,7 @@ from scipy.spatial.transform import Rotation
 
 import dalembert as da
 from dalembert.cli.runs import run_with_progress
-from dalembert.errors import InvalidInput, UnknownName
+from dalembert.errors import InvalidInput, UnknownName, spell
 from dalembert.groups import euler_angles, quaternions
 from dalembert.io import config as _toml
 from dalembert.io.config import apply_settings, model_template
@@ -110,8 +110,20 @@ def test_angles_and_quaternions_are_continuous_over_turns():
 def test_components_have_names_and_units():
     assert [axis.name for axis in da.groups.SO(4).axes()] == ["w12", "w13", "w14", "w23", "w24", "w34"]
     names = (da.SO3() * da.Euclidean(2)).axes()
-    assert [axis.name for axis in names] == ["w1_0", "w2_0", "w3_0", "v1_1", "v2_1"]
+    assert [axis.name for axis in names] == ["w1", "w2", "w3", "v1", "v2"]
     assert names[0].force == "N m" and names[3].velocity == "[q] s-1"
+    shared = (da.SE2() * da.groups.SO2() * da.Euclidean(1)).axes()
+    assert [axis.name for axis in shared] == ["w_0", "v1_0", "v2", "w_1", "v1_2"]
+
+
+def test_the_numbered_names_of_earlier_files_are_understood():
+    """Version 0.1 wrote x_0 where x says it; what was no such name stays what it is, and nothing is guessed."""
+    known = ("theta_0", "x", "y", "theta_1", "velocity_v1", "velocity.w1", "along v2", "position", "steer rate")
+    older = {"x_0": "x", "y_0": "y", "velocity_v1_0": "velocity_v1", "velocity.w1_1": "velocity.w1"}
+    older["along v2_0"] = "along v2"
+    assert {name: spell(name, known) for name in older} == older
+    for name in (*known, "position_0", "theta_2", "z_0", "steer_rate_0"):
+        assert spell(name, known) == name
 
 
 # -- overrides --------------------------------------------------------------------------------------------------------

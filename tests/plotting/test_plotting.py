@@ -358,3 +358,38 @@ def test_titles_do_not_break_inside_formulas():
     headline(figure, r"forklift on $\mathrm{SE}(2)$ $\times$ $\mathbb{R}^{4}$, dormand-prince, h = 0.02 s")
     lines = figure.get_suptitle().split("\n")
     assert lines == [r"forklift on $\mathrm{SE}(2)$ $\times$ $\mathbb{R}^{4}$,", "dormand-prince, h = 0.02 s"]
+
+
+def test_the_names_of_points_close_together_do_not_overlap():
+    """The points of `compare --method all` on the sleigh: methods of order 2 within a decade of cost and error."""
+    from matplotlib.text import Text
+
+    from dalembert.plotting.style import sheet
+
+    names = ("lagrange-dalembert", "retraction-adapted", "leapfrog", "geometric-nonholonomic", "tangent-lift", "taylor")
+    points = [(40.0 * 1.3**k, 0.05 / (1 + k % 3), name, "C0") for k, name in enumerate(names)]
+    points += [(90.0, 0.03, "cotangent-lift", "C1"), (400.0, 1e-5, "dormand-prince", "C2")]
+    figure, axes = sheet(size=(5.0, 3.6))
+    runs.draw_named_points(axes, points, floor=[1e-5])
+    for text in axes.texts:
+        text.update_positions(figure._get_renderer())
+    boxes = [Text.get_window_extent(text) for text in axes.texts]
+    assert len(boxes) == 8 and not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+    line = axes.transData.transform((1.0, 1e-5))[1]
+    assert not any(box.y0 < line < box.y1 for box in boxes)  # nor does the grey line strike one out
+
+
+@pytest.mark.parametrize("make, units", [
+    (lambda: (da.models.chaplygin_sleigh(), [0.9, -1.0, 0.0]), ("J", r"$\mathrm{m/s}$")),
+    (lambda: (da.models.suslov([3.0, 4.0, 5.0]), [0.5, 1.0, 0.0]), ("J", r"$\mathrm{rad/s}$")),
+    (lambda: (da.models.car(), [0.0, 1.0, 0.0, 0.3]), ("J", r"$\mathrm{m/s}$")),
+    (lambda: (da.models.nonholonomic_particle(), [1.1, 0.7, 0.0]), ("", "")),
+])  # fmt: skip
+def test_errors_of_a_comparison_have_the_units_that_the_system_says(make, units):
+    system, xi = make()
+    methods = {"rk": da.RungeKutta()}
+    table = da.compare(system, methods, system.state(xi=xi), steps=[0.1], t_end=0.5, timing=False, error=False)
+    _, energy, residual, group, _, lost = (axes.get_ylabel() for axes in table.plot().axes)
+    tails = [f", {unit}" if unit else "" for unit in units]
+    assert energy == "$|E - E(0)|$" + tails[0] and lost == "largest energy error" + tails[0]
+    assert residual == r"$\|A\xi - b\|$" + tails[1] and group == r"$\|R^{\!\top} R - 1\|$"

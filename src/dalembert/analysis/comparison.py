@@ -143,10 +143,10 @@ def compare(
     """Compare methods on one problem: what each conserves, how far it is from the motion, what a step costs.
 
     Every method runs with every step size of `steps` from `state` to `t_end`. `error` compares with an accurate motion:
-    `taylor` at 1e-16, or SciPy's DOP853 at 1e-13 where `taylor` refuses the system or tells less. No error is reported
-    below the error that this motion itself has, by its distance from further ones. `timing` measures the processor time
-    of a step. A method that refuses the system gets a row that says so; Ctrl-C ends the comparison and keeps what is
-    done. `progress(done, total, note)` is called before each method, which the note names.
+    `taylor` at 1e-16, or SciPy's DOP853 at 1e-13 where `taylor` refuses the system or is less accurate. That motion has
+    an error of its own, estimated from further ones, and no smaller error is reported. `timing` measures the processor
+    time of a step. A method that refuses the system gets a row that says so; Ctrl-C ends the comparison and keeps what
+    is done. `progress(done, total, note)` is called before each method, which the note names.
     """
     if not isinstance(integrators, Mapping) or not isinstance(steps, Sequence) or not integrators or not steps:
         raise InvalidInput(

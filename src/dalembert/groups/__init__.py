@@ -3,15 +3,15 @@
 import re
 from collections.abc import Callable
 
-from .base import Cayley, Euclidean, Exponential, Group, MatrixGroup, Product, Retraction
+from .base import Cayley, Euclidean, Exponential, Group, MatrixGroup, Product, Retraction, join_names
 from .coordinates import AlgebraAxis, euler_angles, quaternions
 from .se import SE, SE2, SE3, Motions, SEn
 from .so import SO, SO2, SO3, Rotations, SOn, unit_quaternion
 
 __all__ = [
     "SE", "SE2", "SE3", "SO", "SO2", "SO3", "AlgebraAxis", "Cayley", "Euclidean", "Exponential", "Group", "MatrixGroup",
-    "Motions", "Product", "Retraction", "Rotations", "SEn", "SOn", "euler_angles", "factors_named", "quaternions",
-    "unit_quaternion",
+    "Motions", "Product", "Retraction", "Rotations", "SEn", "SOn", "euler_angles", "factors_named", "join_names",
+    "quaternions", "unit_quaternion",
 ]  # fmt: skip
 
 

@@ -9,10 +9,10 @@ give its elements, the variables for series, the picture that shows a motion on 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import jax
@@ -560,8 +560,9 @@ class Product(Group):
         return frobenius(jnp.stack(self._points(lambda group, x: group.distance(x), g)))
 
     def axes(self) -> list[AlgebraAxis]:
-        tails = [f"_{k}" for k in range(len(self.groups))] if len(self.groups) > 1 else [""]
-        return [a._replace(name=a.name + tail) for f, tail in zip(self.groups, tails, strict=True) for a in f.axes()]
+        axes = [factor.axes() for factor in self.groups]
+        names = join_names([[axis.name for axis in own] for own in axes])
+        return [axis._replace(name=name) for axis, name in zip(chain(*axes), names, strict=True)]
 
     def configuration(self, given: Any) -> Tuple:
         if isinstance(given, list | tuple) and len(given) == len(self.groups):
@@ -589,6 +590,12 @@ class Product(Group):
         given = np.asarray(angles, float)
         ends = list(accumulate(counts)) if given.size else [0] * len(counts)
         return [given[..., max(end - count, 0) : end] for count, end in zip(counts, ends, strict=True)]
+
+
+def join_names(names: Sequence[Sequence[str]]) -> list[str]:
+    """The names of all factors of a product; a name that several factors have gets the number of its factor."""
+    every = list(chain(*map(set, names)))
+    return [f"{name}_{k}" if every.count(name) > 1 else name for k, own in enumerate(names) for name in own]
 
 
 @lru_cache

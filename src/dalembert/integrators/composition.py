@@ -220,7 +220,7 @@ class AdaptiveCarry(NamedTuple):
 )
 @dataclass(frozen=True)
 class Adaptive(Integrator):
-    """Variable steps without losing symmetry: smaller where the motion is fast, larger where it is slow.
+    """Make the steps of a method smaller where the motion is fast and larger where it is slow, and keep it symmetric.
 
     The integrating controller of Hairer and Soderlind (2005): rho_{n+1/2} = rho_n + eps G(z_n)/2, a step of size
     eps/rho_{n+1/2}, rho_{n+1} = rho_{n+1/2} + eps G(z_{n+1})/2, with rho = 1 at the start; eps is the step that a run

@@ -90,7 +90,7 @@ class Carry(NamedTuple):
 )
 @dataclass(frozen=True)
 class DiscreteGradient(PhaseMethod):
-    """Energy and constraint exactly, for any potential: order 2, symmetric; forces do exactly their work.
+    """Conserve energy and constraint exactly, with any potential: order 2, symmetric; forces do exactly their work.
 
     (rho_1 - rho_0)/h = K(g~, w) - X(g~)^T dV(g_0, g_1) with w = (rho_0 + rho_1)/2. g_1 = g_0 tau(h v/2) tau(h v/2),
     v = X(g~) w at the middle g~ = g_0 tau(h v/2). xi = X(g) rho in a frame of D that is orthonormal in the kinetic

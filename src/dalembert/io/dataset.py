@@ -531,7 +531,7 @@ def load_run(
     integrator: Integrator | None = None,
     unchecked: bool = False,
 ) -> Run:
-    """The Run that a file holds, equal to the one that was saved.
+    """Load a run from a file; it equals the one that was saved.
 
     A file holds no code: a system of your own (or a method with functions of your own) has to be given again, as it is
     or as a function that makes it, which is called with the parameters of [system] that the file holds, if it takes

@@ -332,9 +332,9 @@ def nonholonomy(
 ) -> Nonholonomy:
     """Is the constraint really nonholonomic, and which directions can be reached? Ranks of D, D + [D, D], ... at g.
 
-    At most `depth` brackets are taken. In the growth vector the linear part A counts. A combination of rows
-    is integrable if it vanishes on all brackets, and these are closed (Frobenius), here and at configurations
-    nearby. Where b is not 0 or the constraint depends on time this is asked in space and time.
+    At most `depth` brackets are taken. The growth vector is that of the linear part A. A combination of rows is
+    integrable if it vanishes on all brackets, and these are closed (Frobenius), here and at configurations nearby.
+    If b is not 0 or the constraint depends on time, the test is made in space and time.
     """
     require_instance("system", system, MechanicalSystem, "a System or InvariantSystem")
     t, tolerance, depth = float(finite("t", t)), float(positive("tolerance", tolerance)), positive_int("depth", depth)

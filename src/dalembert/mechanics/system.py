@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import IndefiniteMetric, InvalidInput, OffConstraint, require_name
-from ..groups import AlgebraAxis, Group
+from ..groups import AlgebraAxis, Group, join_names
 from ..kernels import Template, as_routine, compile_function, evaluate, find_plan, recognise
 from ..numerics import (
     TOLERANCE,
@@ -270,13 +270,13 @@ def _find_turning(factor: Group) -> tuple[bool, ...]:
 @lru_cache(maxsize=256)
 def _names_on(group: Group) -> tuple[tuple[str, ...], tuple[bool, ...]]:
     """theta, x, y, z, or q1, q2, ..., of each factor, and which are angles up to turns."""
-    names, turning = list[str](), list[bool]()
-    for k, factor in enumerate(group.factors):
+    names, turning = list[list[str]](), list[bool]()
+    for factor in group.factors:
         turns = _find_turning(factor)
         plain = [f"q{j + 1}" for j in range(len(turns))] if factor.is_flat else ["theta"][: sum(turns)] + list("xyz")
-        names += [name + (f"_{k}" if len(group.factors) > 1 else "") for name in plain[: len(turns)]]
+        names.append(plain[: len(turns)])
         turning += turns
-    return tuple(names), tuple(turning)
+    return tuple(join_names(names)), tuple(turning)
 
 
 def names_of(system: MechanicalSystem) -> tuple[tuple[str, ...], tuple[bool, ...]]:

@@ -478,18 +478,18 @@ def plan(
 ) -> Plan | Plans:  # fmt: skip
     """Plan: find the controls of least cost that bring a system from a start to a goal in `steps` steps of a method.
 
-    method      whose steps they are: None is LagrangeDAlembert(); any that begins anew from every state, and does not
-                choose its own step
+    method      the method whose steps the plan takes: None is LagrangeDAlembert(). It must be able to begin at any
+                state, and must not choose its own step
     start       a state, or several (a list, or a state whose arrays have one more axis in front): then plans are made
                 side by side, and `Plans` come back; `goal` is one for all, or a list of as many
     goal        a state, a configuration, a function (t, g, xi) -> numbers that are zero at the goal, or names with
-                values, {"x": 1, "theta": 0}, of coordinates and rates: the others are free. So may be `start`, at rest
-                but for named rates
+                values, {"x": 1, "theta": 0}, of coordinates and rates: the others are free. `start` may be given by
+                names too: rates that it does not name are 0
     duration    a number, or (shortest, longest): the duration is then free, and is minimised if there is no cost
     cost        (t, g, xi, u) -> rate of the running cost, integrated by the trapezoidal rule; `final_cost`: (t, g, xi)
     path        (t, g, xi, u) -> numbers that must not be negative after any step: obstacles, tip-over, loads
     bounds      {name: (low, high)} of inputs, coordinates and rates; inputs have their own bounds anyway
-    kinematic   plan velocities instead of forces: the components of xi in D are the controls, from any velocity on
+    kinematic   plan velocities instead of forces: the controls are the components of xi in D; any start will do
     free_start  names of what is free at the start, `free_goal` at the goal: of `coordinates`, "configuration" or
                 "velocity"; `periodic`: what ends as it began
     guess       a Plan of any number of steps, or controls (steps, inputs) with the motion that they make
@@ -719,7 +719,7 @@ class _Task:
             if not (isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)):
                 checks.require_instance(what, names, str, "names, as texts")
             for name in (names,) if isinstance(names, str) else names:
-                require_name(what, name, places)
+                require_name(what, name := spell(name, places), places)
                 marks[places[name]] = True
             return marks
 

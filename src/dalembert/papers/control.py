@@ -366,7 +366,7 @@ def ball_loops() -> Data:
         def make(steps: int, guess: Plan | None) -> Plan:
             found: Plan = plan(
                 system, start=(np.array([0.95 * radius, 0.0]), np.eye(3)), goal=_once_around, steps=steps,
-                duration=1.0, cost=effort, kinematic=True, free_start=("along v1_0",),
+                duration=1.0, cost=effort, kinematic=True, free_start=("along v1",),
                 guess=guess or np.full((steps, 1), 8 * np.pi),
                 path=partial(_near_circle, radius),
             )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -441,9 +440,12 @@ def _look_at(system: MechanismSystem, run: Run) -> tuple[Array, Look] | None:
     base = min(solids)
     middles = placed[:, base] + turned[:, base] @ solids[base].middle
 
+    ways = np.stack([np.cos(angle := np.linspace(0.0, 2 * np.pi, 73)), np.sin(angle)])
+
     def look(k: int) -> list[tuple[Array, bool]]:
         points = {j: (solid.points() @ turned[k, j].T + placed[k, j])[:, :2] for j, solid in solids.items()}
-        return [(convex_outline(points[j]), solid.kind == "wheel" and j != base) for j, solid in solids.items()]
+        hulls = {j: each[np.argmax(each @ ways, axis=0)] for j, each in points.items()}  # corners, some of them twice
+        return [(hulls[j], solid.kind == "wheel" and j != base) for j, solid in solids.items()]
 
     return middles[:, :2], look
 
@@ -499,12 +501,6 @@ def _oval(system: MechanicalSystem, run: Run) -> Vehicle | None:
     left = allowed_directions(rows, slice(1, 3)) if len(rows) else np.eye(2)
     blade = [Bar(0.0, 0.0, float(np.arctan2(left[1, 0], left[0, 0])), 0.5 * length)] if left.shape[1] == 1 else []
     return Vehicle(_ellipse(centre, length, 0.6 * length), blade, [], tuple(centre))
-
-
-def convex_outline(points: Array) -> Array:
-    """The corners (k, 2) of the convex hull of points in the plane, in order, some of them twice."""
-    angle = np.linspace(0.0, 2 * np.pi, 73)
-    return np.asarray(points[np.argmax(points @ np.stack([np.cos(angle), np.sin(angle)]), axis=0)])
 
 
 def headings(axes: Axes, pose: Array, colour: str, count: int = 25) -> None:
@@ -665,7 +661,8 @@ def plot_comparison(
     free = not any(run.multipliers.shape[-1] for run in runs.values())
     for panel, axes in more.items():
         heading = PANELS["group" if panel == "distance" and free else panel]
-        _label_axes(axes, *((balance.title, f"{typeset(balance.label)}, J") if panel == "energy" else heading))
+        energy = balance.title, typeset(balance.label) + read_units(next(iter(runs.values())))[0]
+        _label_axes(axes, *(energy if panel == "energy" else heading))
         if panel in ("energy", "steps") and len(runs) == 1 and (legend := axes.get_legend()):
             legend.remove()  # the title has the method
     if left:
@@ -693,6 +690,17 @@ def draw_invariants(axes: Axes, t: Any, errors: Mapping[str, Any]) -> None:
 def _label_axes(axes: Axes, title: str, label: str) -> None:
     axes.set(title=title, xlabel=TIME, ylabel=label)
     legend_below(axes)
+
+
+def read_units(run: Run) -> tuple[str, str]:
+    """", J" and the unit of |A xi - b|, that of a power over the loads or velocities in rows of length 1; else ""."""
+    axes, loads = run.system.axes(), {run.system.units.get(name, "") for name in run.system.load_names}
+    rows = np.asarray(constraint_at(run.system, run.t[0], jax.tree.map(lambda leaf: np.asarray(leaf)[0], run.g))[0])
+    kinds = {axis.velocity for axis, column in zip(axes, rows.T, strict=True) if np.any(column)}
+    unit = {"N": "m s-1", "N m": "rad s-1"}.get(loads.pop(), "") if len(loads) == 1 else ""
+    if not unit and len(kinds) == 1 and np.allclose(np.linalg.norm(rows, axis=-1), 1.0):
+        unit = kinds.pop().replace("[q] s-1", "")
+    return ", J" * any("[q]" not in axis.velocity for axis in axes), f", {print_unit(unit)}" * bool(unit)
 
 
 @styled
@@ -740,10 +748,11 @@ def plot_methods(
         until = reference.times[: len(reference.floor)]
         curve(error, until, reference.floor, color=GREY, linewidth=2.0, alpha=0.5, label=OWN_ERROR)
     of = f"distance from{chr(10) if narrow else ' '}{reference.name}" if reference is not None else "error"
+    units = read_units(next(iter(comparison.runs.values()))) if comparison.runs else ("", "")
     headings = [("Error" if narrow else "Error in configuration and velocity", of), (balance.title, balance.label)]
     headings += [("Constraint residual", "|A xi - b|"), ("Distance from the group", "|R^T R - 1|")]
-    for axes, (heading, unit) in zip((error, energy, *kept), headings, strict=False):
-        axes.set(title=heading + ", smallest steps" * crowded, xlabel=TIME, ylabel=typeset(unit))
+    for axes, (heading, label), unit in zip((error, energy, *kept), headings, ("", *units, ""), strict=False):
+        axes.set(title=heading + ", smallest steps" * crowded, xlabel=TIME, ylabel=typeset(label) + unit)
         if not axes.lines:
             axes.text(0.5, 0.5, "nothing to show", ha="center", transform=axes.transAxes, color="#888888")
             axes.set(xticks=[], yticks=[])
@@ -762,11 +771,12 @@ def plot_methods(
             label_ends(axes)
     defect = "balance" if comparison.balances else "energy"
     words = ("error", "largest error"), (defect, f"largest {balance.title.lower()}")
-    for axes, (field, told) in zip((cost, lost), words, strict=True):
+    for axes, (field, told), unit in zip((cost, lost), words, ("", units[0]), strict=True):
         timed = [row for row in comparison.rows if row.nanoseconds and getattr(row, field) is not None]
         against = "time of the run" if several else "time of a step"
         heading = f"{told.capitalize()} against the {against}"
-        axes.set(title="" if narrow else heading, xlabel=f"{against}, {'s' if several else 'ns'}", ylabel=told)
+        axes.set(title="" if narrow else heading, xlabel=f"{against}, {'s' if several else 'ns'}", ylabel=told + unit)
+        floor = reference.floor[-1:] if field == "error" and reference is not None and timed else ()
         if several:
             lines: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in methods}
             for row in timed:
@@ -778,23 +788,25 @@ def plot_methods(
             label_decades(axes)
         else:
             named = [(row.nanoseconds, getattr(row, field), row.method, looks[row.method][0]) for row in timed]
-            draw_named_points(axes, named)
-        if field == "error" and reference is not None and timed:
-            axes.axhline(reference.floor[-1], color=GREY, linewidth=2.0, alpha=0.5, zorder=0)
+            draw_named_points(axes, named, floor)
+        for height in floor:
+            axes.axhline(height, color=GREY, linewidth=2.0, alpha=0.5, zorder=0)
     return save(figure, path, title)
 
 
-def draw_named_points(axes: Axes, points: Sequence[tuple[float, float, str, str]]) -> None:
-    """Points (x, y, name, colour) on logarithmic axes with their names beside them, and none upon another."""
+def draw_named_points(axes: Axes, points: Sequence[tuple[float, float, str, str]], floor: Sequence[float] = ()) -> None:
+    """Points (x, y, name, colour) on logarithmic axes with their names beside them: none upon another or a floor."""
     from matplotlib.ticker import LogFormatter
 
     shown = [(x, y, name, colour) for x, y, name, colour in points if x > 0.0 and y > 0.0]
     axes.set(xscale="log", yscale="log")
     for x, y, _, colour in shown:
         axes.plot([x], [y], "o", color=colour, markersize=5)
+    for height in floor:  # the axes reach as far as the line that will be there
+        axes.update_datalim([(shown[0][0], height)])
     axes.margins(x=0.25, y=0.15)
     axes.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1.2, 0.5)))
-    name_points(axes, shown)
+    name_points(axes, shown, [(x, height) for height in floor for x in np.geomspace(*axes.get_xlim(), 100)])
 
 
 def trajectory_html(run: Run) -> str:
@@ -821,7 +833,5 @@ def trajectory_html(run: Run) -> str:
     rows = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in known.items()}
     if not 1 < len(run.t) <= MAX_PICTURE_STATES:
         return html_table("Trajectory", rows)
-    png = io.BytesIO()
-    plot_trajectory(run).savefig(png, format="png", dpi=70)
-    data = base64.b64encode(png.getvalue()).decode()
+    data = base64.b64encode(vars(plot_trajectory(run))["_repr_png_"](70)).decode()
     return html_table("Trajectory", rows) + f'<img alt="motion and conservation" src="data:image/png;base64,{data}">'

@@ -243,33 +243,36 @@ def print_unit(unit: str) -> str:
 def name_points(
     axes: Axes, points: Sequence[tuple[float, float, str, str]], others: Sequence[tuple[float, float]] = ()
 ) -> None:
-    """Write the names of points (x, y, name, colour) beside them, none upon another, or upon one of the `others`."""
+    """Write the names of points (x, y, name, colour) beside them: none upon another, a line or one of the `others`."""
     from matplotlib.text import Text
     from matplotlib.transforms import Bbox
 
     figure: Any = axes.figure
     figure.draw_without_rendering()  # the axes get the size that they will have
-    room = axes.get_window_extent()
+    room, point = axes.get_window_extent(), figure.dpi / 72.0
     dots = [axes.transData.transform(at) for at in (*((x, y) for x, y, *_ in points), *others)]
-    taken = [Bbox([dot - 3, dot + 3]) for dot in dots]
-    places = [
-        (side * 6, up, edge) for up in (0, 9, -9, 18, -18, 27, -27) for side, edge in ((1, "left"), (-1, "right"))
-    ]
-    for x, y, name, colour in sorted(points, key=lambda point: -point[1]):
-        for k, (right, up, edge) in enumerate(places, start=1):
-            line = {"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2}
-            text = axes.annotate(
-                name, (x, y), xytext=(right, up), textcoords="offset points", fontsize=scale_text(7), color=colour,
-                va="center", ha=edge, arrowprops=line if up else None,
-            )  # fmt: skip
-            text.set_in_layout(False)
-            text.update_positions(figure._get_renderer())
-            box = Text.get_window_extent(text)
-            fits = room.x0 < box.x0 and box.x1 < room.x1 and room.y0 < box.y0 and box.y1 < room.y1
-            if k == len(places) or (fits and not any(box.overlaps(other) for other in taken)):
-                break
-            text.remove()
+    taken, lines = [Bbox([dot - 3, dot + 3]) for dot in dots], list[Any]()
+    sides = [(right, up) for up in range(-45, 46, 9) for right in (6, -6, 20, -20, 40, -40) if up or abs(right) == 6]
+    for x, y, name, colour in sorted(points, key=lambda each: -each[1]):
+        arrow = {"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2}
+        looks: dict[str, Any] = {"color": colour, "fontsize": scale_text(7), "va": "center", "arrowprops": arrow}
+        text: Any = axes.annotate(name, (x, y), (0, 0), textcoords="offset points", in_layout=False, **looks)
+        text.update_positions(figure._get_renderer())
+        dot, size = axes.transData.transform((x, y)), Text.get_window_extent(text).size + np.array([6.0, 2.0])
+        found = []
+        for right, up in sides:
+            near = dot + point * np.array([right, up])
+            box = Bbox.from_bounds(*(near - size * [right < 0, 0.5]), *size)
+            line = dot + np.linspace(0.15, 1.0, 20)[:-1, None] * (near - dot) * bool(up)
+            upon = sum(map(box.overlaps, taken)) + 10 * (not (room.contains(*box.p0) and room.contains(*box.p1)))
+            crossed = sum(box.contains(*at) for each in lines for at in each)
+            crossed += sum(other.contains(*at) for other in taken for at in line if not other.contains(*dot))
+            found.append((1e4 * upon + 100.0 * crossed + np.hypot(right, 1.5 * up), (right, up), box, line))
+        _, text.xyann, box, line = min(found, key=lambda each: each[0])
+        text.set_horizontalalignment("right" if text.xyann[0] < 0 else "left")
+        text.arrow_patch.set_visible(bool(text.xyann[1]))
         taken.append(box)
+        lines.append(line)
 
 
 def legend_under_all(figure: Figure, handles: Sequence[Any]) -> None:

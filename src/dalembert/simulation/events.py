@@ -46,7 +46,7 @@ JUMP_SHARE = 1e-3
 
 @dataclass(frozen=True)
 class Quantity:
-    """The function of an event, by name: a `kind` of quantity of the motion less the `value` that it passes.
+    """A ready function for an event: a quantity of the motion of this `kind`, minus the `value` that it crosses.
 
     `kind` is "configuration", "angles", "velocity", "momentum" (dL/dxi), "energy" or "time". `index` picks a component:
     (row, column) of a matrix, the factor of a product first. Angles count whole turns: pi/2 + 4 pi comes after two.
