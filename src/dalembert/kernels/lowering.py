@@ -781,10 +781,10 @@ def _divides(jaxpr: Any) -> bool:
     return any(equation.primitive.name == "div" for equation in jaxpr.eqns) or any(map(_divides, inner))
 
 
-# Equations that are to vanish are multiplied by denominators that cannot. A displacement by Cayley's map is a quotient by
-# 1 + |x|^2/4, and so is what sums and products make of it. Where f(x) = p(x)/q(x) with q > 0, the zeros of f are those
-# of p, and so is the sign of the Jacobian's determinant there. The coefficients of p do not depend on x: a program
-# computes them before it iterates, many of them before the run.
+# Equations that are to vanish are multiplied by denominators that cannot. A displacement by Cayley's map is a quotient
+# by 1 + |x|^2/4, and so is what sums and products make of it. Where f(x) = p(x)/q(x) with q > 0, the zeros of f are
+# those of p, and so is the sign of the Jacobian's determinant there. The coefficients of p do not depend on x: a
+# program computes them before it iterates, many of them before the run.
 
 
 def add_terms(first: Terms, second: Terms, factor: float = 1.0) -> Terms:
