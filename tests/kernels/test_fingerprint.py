@@ -395,3 +395,18 @@ def test_a_function_that_is_seen_again_is_known_by_what_it_is_made_of(monkeypatc
     monkeypatch.setitem(globals(), "FACTOR", 2.0)
     monkeypatch.setitem(globals(), "helper", lambda x: x)
     assert recognise(mask, 3, given)[0] is not first
+
+
+@pytest.mark.parametrize("array", [np.array, jnp.array])
+def test_a_function_is_known_again_by_what_its_arrays_hold_and_its_numbers_are(array):
+    def make(mask, number):
+        x = np.array([0.5, 0.7, 0.9])
+        return lambda s: x * s + number * mask
+
+    def template(mask, number):
+        return recognition.recognise(make(array(mask), number), take_arrays=True, tell=False)[0]
+
+    first = template([0, 1, 1], 1)
+    assert template([0, 1, 1], 1) is first
+    for other in (([1, 1, 1], 1), ([0.0, 1.0, 1.0], 1), ([0, 1, 1], 1.0), ([0, 1, 1], True), ([0, 1], 1)):
+        assert template(*other) is not first

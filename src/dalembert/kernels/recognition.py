@@ -344,8 +344,10 @@ def _see(function: Any, flat: list[Any], structure: Any, leaves: list[Any], take
         return all(settles(value) for _, _, value in new)
 
     def bits(leaf: Any) -> Any:
-        """What a leaf is known by: an array that can be changed by what it holds, all else by itself."""
-        return (leaf.shape, leaf.dtype.str, leaf.tobytes()) if isinstance(leaf, np.ndarray) else leaf
+        """What a leaf is known by: an array by its bytes, a number also by its type, as 1 and 1.0 are not the same."""
+        if isinstance(leaf, _ARRAYS):
+            return type(leaf), leaf.shape, str(leaf.dtype), np.asarray(leaf).tobytes()
+        return type(leaf), repr(leaf) if isinstance(leaf, float | complex) else leaf
 
     code, marks = function.__code__, [leaf is _ARRAY for leaf in leaves]
     plain = not (function.__defaults__ or function.__kwdefaults__ or any(isinstance(leaf, Template) for leaf in leaves))
@@ -353,9 +355,8 @@ def _see(function: Any, flat: list[Any], structure: Any, leaves: list[Any], take
         return
     if not all(taken or settles(leaf) for leaf, taken in zip(flat, marks, strict=True)):
         return
-    kept = [
-        None if taken and isinstance(leaf, np.ndarray) else bits(leaf) for leaf, taken in zip(flat, marks, strict=True)
-    ]
+    same_objects = [_ARRAY if isinstance(leaf, np.ndarray) else leaf for leaf in flat]  # those that cannot be changed
+    kept = [None if taken else bits(leaf) for leaf, taken in zip(flat, marks, strict=True)]
 
     def take(other: types.FunctionType, flat: list[Any], form: Any) -> tuple[Template, list[Any]] | None:
         """The template and the arrays of a function of the same code; None where something else is not the same."""
@@ -363,8 +364,8 @@ def _see(function: Any, flat: list[Any], structure: Any, leaves: list[Any], take
             return None
         if other.__defaults__ or other.__kwdefaults__:
             return None
-        for leaf, before, taken in zip(flat, kept, marks, strict=True):
-            if leaf is not before and not (_is_input(leaf, take_arrays) if taken else bits(leaf) == before):
+        for leaf, same_object, before, taken in zip(flat, same_objects, kept, marks, strict=True):
+            if leaf is not same_object and not (_is_input(leaf, take_arrays) if taken else bits(leaf) == before):
                 return None
         same = all(space.get(name, _ARRAY) is value for space, name, value in reads)
         return (made, [leaf for leaf, taken in zip(flat, marks, strict=True) if taken]) if same else None
