@@ -31,6 +31,7 @@ from dalembert.kernels import LoweringError
 from dalembert.kernels import make_problem as problem
 from dalembert.kernels.execute import open_session
 from dalembert.models.bodies import GENERIC
+from dalembert.plotting.style import label_ends
 from dalembert.simulation import run_kernel as functions
 
 TARGETS = (1e-4, 1e-6, 1e-8, 1e-10, 1e-12)
@@ -587,7 +588,7 @@ def plot(results: dict[str, dict[str, list[Point]]], path: Path) -> None:
         axis.set(title=name, xlabel="error at the end", ylabel="processor time, microseconds")
         axis.invert_xaxis()
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        label_ends(axis, 8.0)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     print(f"figure: {path}")
