@@ -127,6 +127,15 @@ def test_a_run_that_fails_after_its_last_whole_block_has_no_derivative():
             assert np.isnan(found) == (steps > good)
 
 
+def test_a_short_run_is_judged_by_the_program_that_begins_it(monkeypatch):
+    """Both need the metric and the rows at the start: what is alone in either costs a vehicle twice as much."""
+    lines, plain = [], plans.call_line
+    monkeypatch.setattr(plans, "call_line", lambda *given, **more: lines.append(given[0]) or plain(*given, **more))
+    system = da.models.chaplygin_sleigh()
+    da.prepare(system, da.LagrangeDAlembert(), step=0.05, steps=17, save="final")(system.state(xi=[0.5, 1.0, 0.0]))
+    assert len(lines) == 2  # it begins, and takes its steps
+
+
 def test_a_first_run_of_many_quick_steps_is_short_too(monkeypatch):
     """Nobody knows the pace of the first run; a guess would send it the long way, and all like it."""
     system, method = da.models.suslov([4.0, 3.0, 5.0]), da.EulerPoincareSuslov()
@@ -404,6 +413,8 @@ def test_a_prepared_run_refuses_what_simulate_refuses():
             run(state, {"J": np.nan, "m": 1, "a": 0.3})
         with pytest.raises(da.InvalidInput, match="does not change by a step"):
             run(state._replace(t=np.array(1e30)))
+        with pytest.raises(da.InvalidInput, match="momentum of the state"):
+            run(state._replace(momentum=np.full(3, np.nan)))
         with pytest.raises(da.InvalidInput, match="state is 3; allowed: a State"):
             run(3)
         with pytest.raises(
