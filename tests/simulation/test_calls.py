@@ -136,6 +136,17 @@ def test_a_short_run_is_judged_by_the_program_that_begins_it(monkeypatch):
     assert len(lines) == 2  # it begins, and takes its steps
 
 
+def test_a_start_and_controls_in_any_order_of_memory():
+    system, method = driven(), da.LagrangeDAlembert()
+    state, rows = system.state(xi=[0.5, 1.0, -0.15]), 0.1 * np.arange(8.0).reshape(4, 2)
+    turned = state._replace(g=np.asfortranarray(state.g), xi=np.repeat(state.xi, 2)[::2])
+    for u in (np.asfortranarray(rows), np.repeat(rows, 2, 1)[:, ::2]):
+        run = partial(da.simulate, system, method, step=0.05, steps=4, controls=u)
+        assert same_bits(
+            run(turned).records, long_way(system, method, state, step=0.05, steps=4, controls=rows).records
+        )
+
+
 def test_a_first_run_of_many_quick_steps_is_short_too(monkeypatch):
     """Nobody knows the pace of the first run; a guess would send it the long way, and all like it."""
     system, method = da.models.suslov([4.0, 3.0, 5.0]), da.EulerPoincareSuslov()

@@ -123,8 +123,9 @@ class CallPlan:
     def evaluate(self, leaves: Sequence[Numbers]) -> Any:
         """The record of a run of no steps, with the lanes in front where there are any."""
         if self.lanes is None:
-            count = len(leaves) - len(self.carried)
-            given, record = join_words(leaves[:count], self.captured, leaves[count:]), np.empty(self.words, np.int64)
+            parts = [leaf.tobytes() if leaf.dtype is DOUBLE else leaf_bytes(leaf) for leaf in leaves]
+            parts.insert(len(parts) - len(self.carried), self.captured)
+            given, record = bytearray().join(parts), np.empty(self.words, np.int64)
             begin = address(given)
             self.function(begin, 0, begin + 8 * self.shared, 0, address(record), 1, 0, 1, 0, 1, 0, 1, 1)
             return self.record_tree.unflatten(view_leaves(record, self.record))
@@ -138,8 +139,8 @@ class CallPlan:
     def run(self, leaves: Sequence[Numbers], rows: Sequence[Numbers]) -> tuple[Any, Any]:
         """(last carry, records) of one trajectory with a step and a record for every row of controls."""
         count, steps = len(self.varying), len(rows[0])
-        given = join_words(leaves[:count], self.captured, leaves[count:])
-        held, words = flat_rows(rows), np.empty(steps * self.words, np.int64)
+        parts = [*map(leaf_bytes, leaves[:count]), self.captured, *map(leaf_bytes, leaves[count:])]
+        given, held, words = bytearray().join(parts), flat_rows(rows), np.empty(steps * self.words, np.int64)
         begin = address(given)
         state = begin + 8 * self.shared
         self.function(begin, 0, state, address(held), address(words), steps, 0, steps, 1, 1, 0, 1, 1)
@@ -183,15 +184,6 @@ def lay_out(tree: Any) -> tuple[list[Leaf], Any]:
 def leaf_bytes(leaf: Numbers) -> bytes:
     """The words of a leaf."""
     return leaf.tobytes() if leaf.dtype is DOUBLE or leaf.dtype == DOUBLE else leaf.astype(np.int64).tobytes()
-
-
-def join_words(first: Sequence[Numbers], between: bytes, last: Sequence[Numbers]) -> bytearray:
-    """The words of leaves, others, and leaves: where doubles lie in the order of C, nothing but this copies them."""
-    try:
-        early, late = ([leaf if leaf.dtype is DOUBLE else leaf_bytes(leaf) for leaf in part] for part in (first, last))
-        return bytearray().join([*early, between, *late])
-    except TypeError:  # some lie in another order
-        return bytearray().join([*map(leaf_bytes, first), between, *map(leaf_bytes, last)])
 
 
 def flat_rows(rows: Sequence[Numbers]) -> Numbers:
@@ -953,8 +945,8 @@ class Chain:
 
     def constants(self, leaves: Sequence[Numbers]) -> bytes:
         """The words of the constants, as both programs want them."""
-        words = join_words(leaves, self.begin.captured, leaves)
-        return b"".join((words, self.steps.captured))
+        words = b"".join([leaf.tobytes() if leaf.dtype is DOUBLE else leaf_bytes(leaf) for leaf in leaves])
+        return b"".join((words, self.begin.captured, words, self.steps.captured))
 
     def run(
         self, constants: bytes, start: Sequence[Numbers], controls: Sequence[Numbers],
@@ -964,12 +956,15 @@ class Chain:
 
         `initial` records the carry before the first step too. The words that come back end with the records.
         """
-        rows = 0
+        parts, rows = [constants, *start], 0
         if controls:
-            start = [*start, *[leaf[0] for leaf in controls]]
+            parts += [leaf[0] for leaf in controls]
             held = flat_rows(controls)
             rows = address(held)
-        given = join_words((), constants, start)
+        try:
+            given = bytearray().join(parts)  # arrays of doubles in the order of C are their words
+        except TypeError:
+            given = bytearray().join([constants, *map(leaf_bytes, parts[1:])])
         script, capacity, taken = self._find_script(blocks, initial)
         words = np.empty(self.out + capacity * self.steps.words, np.int64)
         clock = time.perf_counter()
@@ -1045,7 +1040,7 @@ def find_chain(
     """The chain of such a run, with the leaves of constants, start and controls; None where there is no native code.
 
     `functions` are judge, begin, advance and observe. `check` is called before the first chain of a kind is made: it
-    may refuse. Controls are real numbers.
+    may refuse. Start and controls are doubles.
     """
     (judge, begin, advance, observe), (consts, start, controls) = functions, trees
     of_consts = words_of(consts)  # a tuple
@@ -1060,7 +1055,7 @@ def find_chain(
         check()
         first = jax.tree.map(lambda leaf: leaf[0], controls)
         of_begin = find_plan(_Beginning(judge, begin), consts, (start, first))
-        if of_begin is None or any(leaf.dtype != float for leaf in given[n:]):
+        if of_begin is None or any(leaf.dtype != float for leaf in given):
             return None
         loop, _ = of_begin[0].evaluate(of_begin[1])
         return Chain(of_begin[0], plan_of(advance, observe, consts, loop, controls), watch)
