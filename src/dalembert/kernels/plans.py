@@ -956,15 +956,15 @@ class Chain:
 
         `initial` records the carry before the first step too. The words that come back end with the records.
         """
-        parts, rows = [constants, *start], 0
+        leaves, rows = list(start), 0
         if controls:
-            parts += [leaf[0] for leaf in controls]
+            leaves += [leaf[0] for leaf in controls]
             held = flat_rows(controls)
             rows = address(held)
         try:
-            given = bytearray().join(parts)  # arrays of doubles in the order of C are their words
+            given = bytearray().join([constants, *leaves])  # doubles in the order of C are their own words
         except TypeError:
-            given = bytearray().join([constants, *map(leaf_bytes, parts[1:])])
+            given = bytearray().join([constants, *map(leaf_bytes, leaves)])
         script, capacity, taken = self._find_script(blocks, initial)
         words = np.empty(self.out + capacity * self.steps.words, np.int64)
         clock = time.perf_counter()
