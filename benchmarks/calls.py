@@ -11,8 +11,7 @@ alone, without a run, is printed too. Targets: 300 us for a gradient under `jit`
 member of an ensemble beside its steps. A batch of calls follows one that is not counted: the caches of the processor
 hold another contestant then. "Beside its steps" is what is left by nine steps more; the first steps of a large kernel
 take longer than these, in caches that Python has used and from a guess that knows less. So the time of all native code
-(judging, beginning, ten steps, the record), as a clock around it says, and what is beside that stand there too. So do
-they of a member: its start is judged and begun by one program, which for a vehicle is as long as a step.
+(judging, beginning, ten steps, the record), as a clock around it says, and what is beside that stand there too.
 The first call of every contestant is measured in a process of its own, without and with what is on disk.
 """
 
@@ -40,7 +39,6 @@ from work_precision import sleigh as sleigh_equations
 from work_precision import suslov as suslov_equations
 
 import dalembert as da
-from dalembert.kernels import plans
 
 STEPS, MEMBERS, BATCH = 10, 1 << 14, 20
 VEHICLES = 1 << 12  # members of a vehicle: ten steps of four times as many go in chunks, which one step does not
@@ -210,30 +208,6 @@ def native_share(prepared: Any, state: Any, repeats: int) -> list[float]:
     return [1e6 * median(inside), 1e6 * median([all - part for all, part in zip(whole, inside, strict=True)])]
 
 
-def lanes_share(call: Callable[[], Any], repeats: int) -> list[float]:
-    """(microseconds of the native code of an ensemble, of the rest of the call), medians; of the processor."""
-    found: list[Any] = []
-    plain, inside, whole = plans.HostLanes.__call__, [], []
-    plans.HostLanes.__call__ = lambda self, *given, **more: found.append(self) or plain(self, *given, **more)
-    call()
-    plans.HostLanes.__call__ = plain
-    play = found[-1].play
-
-    def timed(*given: Any) -> None:
-        begin = time.thread_time()
-        play(*given)
-        inside[-1] += time.thread_time() - begin
-
-    found[-1].play = timed
-    for _ in range(repeats):
-        inside.append(0.0)
-        begin = time.process_time()
-        call()
-        whole.append(time.process_time() - begin)
-    found[-1].play = play
-    return [1e6 * median(inside), 1e6 * median([all - part for all, part in zip(whole, inside, strict=True)])]
-
-
 def measured(name: str, repeats: int) -> list[list[str]]:
     case = CASES[name][0]()
     calls = ours(case) | peers(name, case)
@@ -269,10 +243,6 @@ def measured(name: str, repeats: int) -> list[list[str]]:
     rows.append([f"{name}: prepared, its native code", f"{native:.3g}", ""])
     rows.append([f"{name}: prepared, beside its native code", verdict(rest, 15.0, at_most=True), ""])
     rows.append([f"{name}: ensemble, a member beside its steps", verdict(median(each), 0.2, at_most=True), ""])
-    (ten_steps, rest), (one_step, _) = (lanes_share(calls[key], BATCH) for key in ("ensemble", "ensemble, one step"))
-    start = (STEPS * one_step - ten_steps) / (STEPS - 1) / number
-    rows.append([f"{name}: ensemble, a member's start, native (judge, begin, record)", f"{start:.3g}", ""])
-    rows.append([f"{name}: ensemble, a member beside its native code", verdict(rest / number, 0.2, at_most=True), ""])
     return rows
 
 

@@ -956,7 +956,8 @@ class Chain:
 
         `initial` records the carry before the first step too. The words that come back end with the records.
         """
-        leaves, rows = list(start), 0
+        leaves: list[Any] = list(start)
+        rows = 0
         if controls:
             leaves += [leaf[0] for leaf in controls]
             held = flat_rows(controls)
