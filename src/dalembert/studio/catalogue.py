@@ -25,7 +25,7 @@ import numpy as np
 
 from ..errors import InvalidInput, NotRead, UnknownName, require_name
 from ..integrators import METHODS, RETRACTIONS
-from ..io.config import load_function, load_job, load_user_system, parse_job, read_config
+from ..io.config import SECTIONS, load_function, load_job, load_user_system, parse_job, read_config
 from ..io.urdf import read_urdf
 from ..mechanics import MechanicalSystem, Mechanism, State
 from ..mechanics.system import name_leaves
@@ -259,8 +259,8 @@ def input_of_file(file: Path, **limits: Any) -> StudioInput:
                 for each in config.get("obstacle", [])
                 if tuple(each["coordinates"]) in (("x", "y"), ("position_0", "position_1"))
             )
-            kept = {key: config[key] for key in ("system", "method") if key in config}
-            config = kept | {"initial": config.get("initial", rest), "run": config.get("run", run)}
+            config = {"initial": rest, "run": run} | config
+        config = {key: config[key] for key in (*SECTIONS, "controls", "event") if key in config}  # what a run has
         return StudioInput(config, file.parent, **limits)
     if file.suffix == ".py" or ".py:" in file.name:
         name, _, attribute = file.name.partition(":")
