@@ -288,8 +288,8 @@ def integrate(
     cancelled: Callable[[], bool] = lambda: False,
     opened: StudioInput | None = None,
     controls: Array | None = None,
-) -> tuple[Run, Conservation | None, float]:
-    """The run of a job, where power enters its energy balance, and the seconds it took.
+) -> tuple[Run, Conservation | None, float | None]:
+    """The run of a job, where power enters its energy balance, and the seconds it took, if that is known.
 
     It is given up when nobody waits for it, and when it takes more steps or, as far as can be foreseen, more time than
     it may.
@@ -323,7 +323,7 @@ def integrate(
         started, clock = time.process_time(), time.perf_counter()
         options |= {"save_every": saved, "progress": go_on, "controls": controls}
         run = simulate(job.system, job.integrator, job.state, **job.until, **options)
-    seconds = time.perf_counter() - clock
+    seconds = None if job.events else time.perf_counter() - clock  # what finds events is compiled when it finds one
     if run.interrupted:
         if problem:
             raise at("run.steps" if "steps" in job.config["run"] else "run.t_end", problem)
