@@ -78,8 +78,8 @@ class StudioInput:
 
     def given(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """What a page configures, which can bring no code: only the file given by the user may."""
-        known = lambda part: {key: value for key, value in part.items() if value is not None}
-        given = {name: part if name == "event" else known(part) for name, part in config.items()}
+        sections = {name: part for name, part in config.items() if name != "event"}  # which is a list of tables
+        given = {**config} | {name: {k: v for k, v in part.items() if v is not None} for name, part in sections.items()}
         system = given.get("system", {})
         if "python" in system:
             raise at("system", "a page cannot name a Python file; give its configuration on the command line")
