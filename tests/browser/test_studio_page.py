@@ -81,6 +81,21 @@ def test_a_story_is_clicked_through_and_its_link_opens_it(shared_tab):
     tab.page.locator("#lesson-next").click()
     assert not tab.page.locator("#lesson").is_visible() and "story=" not in tab.page.url
     tab.page.locator("#plots select").first.select_option("Forward velocity")  # as the other tests find it
+    tab.after(lambda: tab.value("{ location.hash = 'story=cusp&step=2' }"))
+    tab.after(lambda: tab.number("a").fill("0.6"))
+    assert tab.page.locator("#lesson").is_visible(), "a slider belongs to the story"
+    tab.after(lambda: tab.choose("System", "unicycle"))
+    assert not tab.page.locator("#lesson").is_visible(), "no story is told of another system than its own"
+
+
+@pytest.mark.parametrize("width", [1100, 360])
+def test_menus_open_inside_the_page(shared_tab, width):
+    shared_tab.page.set_viewport_size({"width": width, "height": 700})
+    for menu in ("#stories", "#take-away"):
+        shared_tab.page.locator(f"{menu} summary").click()
+        box = shared_tab.page.locator(f"{menu} .items").bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= width, (menu, box)
+        shared_tab.page.locator(f"{menu} summary").click()
 
 
 def test_make_it_fail_is_one_button(shared_tab):
@@ -403,8 +418,12 @@ def test_the_car_is_parked_around_an_obstacle(tab, served):
     around = tab.value("driver.plan.path")
     (x, y, radius), *_ = tab.value("driver.discs")
     assert around != straight and min((a - x) ** 2 + (b - y) ** 2 for a, b in around) > radius**2
-    tab.after(lambda: tab.page.locator("#park-go").click())
+    tab.value("driver.aim([4, 0.4, 0])")  # another plan is being made when the button is pressed
+    tab.after(lambda: tab.value("{ driver.driveThere() }"))
     assert tab.value("studio.request().controls.length") == 100
+    assert tab.value("studio.request().config.run.step") == pytest.approx(tab.value("driver.plan.step"))
+    points = tab.value("Array.from(studio.data.scene.parts.find(p => p.shape.kind === 'trace').shape.points)")
+    assert np.allclose(points[-3:-1], [4, 0.4], atol=0.05), "the replay ends at the goal"
 
 
 @pytest.mark.heavy

@@ -17,6 +17,7 @@ from studio.test_studio_server import ask, post
 
 import dalembert as da
 from dalembert.errors import InvalidInput
+from dalembert.io.config import load_job
 from dalembert.models import rolling_disk
 from dalembert.studio.catalogue import entry, example, input_of_file, input_of_system, make_catalogue, start
 from dalembert.studio.presentation import (
@@ -33,6 +34,7 @@ from dalembert.studio.presentation import (
 from dalembert.studio.requests import StudioInput
 from dalembert.studio.view import unpack_array
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 URDF = Path(__file__).parents[1] / "data" / "urdf"
 ROBOT = URDF / "differential-drive.urdf"
 pytestmark = pytest.mark.filterwarnings("ignore::dalembert.errors.NotRead")
@@ -80,11 +82,34 @@ def test_an_arm_opens_fixed_and_wheels_without_a_radius_are_asked_for():
 
 
 def test_a_configuration_of_a_plan_opens_with_its_obstacles():
-    opened = input_of_file(Path(__file__).parents[2] / "examples" / "plan-park.toml")
+    opened = input_of_file(EXAMPLES / "plan-park.toml")
     answer = shown(opened)
     assert answer["discs"] == [(0.05, 0.6, 0.15)] and answer["runs"][0]["steps"] == 50 and answer["goal"] == "pose"
     other = {**start(opened), "config": example("car"), "frames": 20}
     assert present(other, opened)["discs"] == [], "another system has none"
+
+
+def test_a_configuration_with_events_opens_ends_where_they_say_and_tells_when():
+    opened = input_of_file(EXAMPLES / "cusp.toml")
+    answer, job = shown(opened), load_job(EXAMPLES / "cusp.toml")
+    run = da.simulate(job.system, job.integrator, job.state, step=job.run["step"], steps=400, events=job.events)
+    times = {name: [f"{t:.4g}" for t in found.t] for name, found in run.events.items()}
+    assert run.stopped_by == "full turn" and times["cusp"]
+    assert f"The event 'cusp' happens at t = {', '.join(times['cusp'])}." in answer["caption"]
+    assert f"The event 'full turn' happens at t = {times['full turn'][0]} and ends the run." in answer["caption"]
+    assert unpack_array(answer["time"])[-1] == pytest.approx(float(run.t[-1]), rel=1e-6)
+    longer = json.loads(json.dumps(start(opened)))
+    longer["config"]["event"] = longer["config"]["event"][:1]
+    assert unpack_array(present({**longer, "frames": 20}, opened)["time"])[-1] == pytest.approx(20.0)
+    for wrong, told in ((7, "list"), ([3], "list"), ([{"quantity": "speed"}], "quantity")):
+        longer["config"]["event"] = wrong
+        with pytest.raises(InvalidInput, match=told):
+            present(longer, opened)
+
+
+@pytest.mark.parametrize("file", ["fit-sleigh.toml", "suslov.toml"])
+def test_of_a_configuration_of_something_else_the_run_is_shown(file):
+    assert shown(input_of_file(EXAMPLES / file))["runs"][0]["status"] == "ok"
 
 
 def test_what_cannot_be_opened_is_refused(tmp_path):

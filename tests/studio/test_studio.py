@@ -20,6 +20,7 @@ from dalembert.errors import InvalidInput
 from dalembert.integrators import METHODS, Claims
 from dalembert.kernels import problem
 from dalembert.models import MODELS, circle, ellipsoid, exact_body
+from dalembert.plotting.runs import Bar, align_z, allowed_directions
 from dalembert.studio.catalogue import entry, example, input_of_file, make_catalogue, start
 from dalembert.studio.presentation import judge_claims, present
 from dalembert.studio.requests import (
@@ -32,7 +33,7 @@ from dalembert.studio.requests import (
     kind_of,
     rehearse,
 )
-from dalembert.studio.scenes import Bar, Roller, align_z, allowed_directions, make_scene
+from dalembert.studio.scenes import Roller, make_scene
 from dalembert.studio.server import make_download, page_with
 from dalembert.studio.view import CONSTRAINT, MOMENTUM, REACTION, VELOCITY, pack_array
 from dalembert.studio.view import unpack_array as array
@@ -308,6 +309,18 @@ def test_every_group_has_a_scene(group):
         view, caption = make_scene([run, dataclasses.replace(run, index=1)])
         json.dumps(view.data(), allow_nan=False)
         assert len(view.parts) >= 4 and caption
+
+
+@pytest.mark.parametrize("name", ["chaplygin-sleigh", "unicycle", "nonholonomic-particle", "suslov"])
+def test_what_stands_still_is_drawn_at_a_scale_of_its_own(name):
+    """Nothing moves, and so no path is a scale: the picture is not one of a tenth of a millimetre."""
+    config = {**example(name), "initial": {"velocity": [0.0, 0.0, 0.0]}}
+    answer = present({"config": config, "frames": 20}, OPENED)
+    assert answer["runs"][0]["status"] == "ok"
+    for scene in filter(None, (answer["scene"], answer["momentum"])):
+        position, target = (np.array(scene["camera"][key]) for key in ("position", "target"))
+        assert 0.1 < np.linalg.norm(position - target) < 20.0
+        assert scene["ground"] is None or 0.1 < scene["ground"]["size"] < 20.0
 
 
 def test_the_velocity_of_a_particle_lies_in_its_plane():

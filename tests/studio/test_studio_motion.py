@@ -12,7 +12,7 @@ import pytest
 import dalembert as da
 from dalembert.studio.catalogue import example
 from dalembert.studio.presentation import present, velocity_components
-from dalembert.studio.requests import StudioInput
+from dalembert.studio.requests import StudioInput, frames_of_run
 from dalembert.studio.scenes import find_cusps, planar_poses
 from dalembert.studio.view import unpack_array as array
 
@@ -124,3 +124,14 @@ def test_where_power_enters_the_balance_is_shown():
     energy = array(plot(answer, "Energy")["curves"][0]["y"])
     assert len(energy) == len(array(shown["curves"][0]["y"])) <= 42
     assert array(shown["curves"][0]["y"]).max() <= 1.001 * run["energy_error"] < 1e-2 * np.ptp(energy)
+
+
+def test_the_push_of_the_constraint_is_that_under_the_controls():
+    """A motor turns a vehicle whose centre of mass is off its axle: the wheels push against that."""
+    system = da.models.unicycle(centre=0.5)
+    start = system.state(xi=[0.5, 1.0, 0.0])
+    run = da.simulate(system, da.LagrangeDAlembert(), start, step=0.05, steps=40, controls=0.3 * np.ones((40, 2)))
+    push = frames_of_run(run).reaction
+    np.testing.assert_allclose(push, run.reaction(), atol=1e-12)
+    free = da.simulate(system, da.LagrangeDAlembert(), start, step=0.05, steps=1)
+    assert np.abs(push[0] - frames_of_run(free).reaction[0]).max() > 0.05

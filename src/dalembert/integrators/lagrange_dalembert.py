@@ -24,7 +24,7 @@ from ..errors import InvalidInput, OffConstraint, require_name
 from ..groups import Cayley, Group, Retraction
 from ..kernels import LoweringError, map_rows
 from ..mechanics import Discretisation, FiniteDifference, InvariantSystem, MechanicalSystem, State
-from ..numerics import Root, depends, literals, own_value, require_instance, solve
+from ..numerics import Root, depends, fibre, literals, own_value, require_instance, solve
 from ..numerics.types import Array, Controls, Covector, Element, Scalar, Velocity
 from .base import Claims, Integrator, NodeMethod, Prediction, Result, StepInfo
 from .properties import is_conservative, is_purely_inertial, is_unconstrained
@@ -221,6 +221,9 @@ class LagrangeDAlembert(NodeMethod):
             return None
         if isinstance(system, InvariantSystem):
             return OnSubspace()
+        units = fibre(system, at.t, at.g, np.zeros(system.group.dim))
+        if units is None or None in units:  # there are none, and it takes half as long to know
+            return None
         leaves, structure = jax.tree.flatten((system, at.t, at.g, h))
         shapes = tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
         return _on_fibre(self._discrete_constraint, structure, shapes)

@@ -749,15 +749,14 @@ class MechanismSystem(System):
         """Where the bodies and their contacts are, and how fast: what a scene draws."""
         parts, p = self.parts, self.parameters
         turned = replace(parts, joints=tuple(joint._replace(spins=False) for joint in parts.joints))
-        poses, twists, touches = _poses(turned, g, p), _twists(parts, g, xi, p), []
+        poses, unturned, twists, touches = _poses(turned, g, p), _poses(parts, g, p), _twists(parts, g, xi, p), []
         for contact in parts.contacts:
-            touch = _touch(parts, contact, unturned := _poses(parts, g, p), p)
-            R, x = unturned[contact.body]
+            touch, (R, x) = _touch(parts, contact, unturned, p), unturned[contact.body]
             across = touch.ways[-1] if contact.kind in ("wheel", "blade") else jnp.zeros(3)
             touches.append(jnp.stack([R @ touch.point + x, R @ across]))
         moving = [
             R @ (v + _cross(w, _centre(parts, p, k) if name in p["bodies"] else jnp.zeros(3)))
-            for k, (name, (R, _), (w, v)) in enumerate(zip(parts.bodies, _poses(parts, g, p), twists, strict=True))
+            for k, (name, (R, _), (w, v)) in enumerate(zip(parts.bodies, unturned, twists, strict=True))
         ]
         turns, places = (jnp.stack(each) for each in zip(*poses, strict=True))
         return Picture(turns, places, jnp.stack(moving), jnp.stack(touches) if touches else jnp.zeros((0, 2, 3)))

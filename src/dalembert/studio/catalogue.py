@@ -25,7 +25,7 @@ import numpy as np
 
 from ..errors import InvalidInput, NotRead, UnknownName, require_name
 from ..integrators import METHODS, RETRACTIONS
-from ..io.config import load_function, load_job, load_user_system, parse_job, read_config
+from ..io.config import SECTIONS, load_function, load_job, load_user_system, parse_job, read_config
 from ..io.urdf import read_urdf
 from ..mechanics import MechanicalSystem, Mechanism, State
 from ..mechanics.system import name_leaves
@@ -45,13 +45,9 @@ from .requests import (
 Control = dict[str, Any]
 FIRST_MODEL = "chaplygin-sleigh"
 EITHER_SIGN = ("a", "b", "centre", "front", "arm", "normal")
-RANGES: dict[str, tuple[float, float]] = {
-    "slope": (0.0, 0.8),
-    "gravity": (0.0, 20.0),
-    "epsilon": (-0.5, 1.0),
-    "rotation": (-4.0, 4.0),
-}
-RANGES |= {"weight": (-5.0, 5.0), "depth": (0.0, 0.018), "n": (2, 5), "directions": (1, 3), "node": (0.0, 1.0)}
+RANGES: dict[str, tuple[float, float]] = {"slope": (0.0, 0.8), "gravity": (0.0, 20.0), "epsilon": (-0.5, 1.0)}
+RANGES |= {"rotation": (-4.0, 4.0), "weight": (-5.0, 5.0), "depth": (0.0, 0.018), "node": (0.0, 1.0)}
+RANGES |= {"n": (2, 5), "directions": (1, 3)}
 """Parameters whose range does not follow from their value: signed ones, angles, counts. The others are positive."""
 COORDINATE_RANGES = dict.fromkeys(("angle", "euler", "log"), (-np.pi, np.pi)) | {"position": (-5.0, 5.0)}
 STAND_INS: dict[str, Any] = {"weight": [0.0, 0.0, 0.0], "directions": 1}
@@ -71,15 +67,8 @@ SYMMETRIC = ("inertia", "mass", "tensor")
 STORIES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("stories.toml").read_text(encoding="utf-8"))
 STORY_KEYS = {"name": str, "title": str, "system": str, "step": list}
 STEP_KEYS: dict[str, Any] = {"text": str, "system": dict, "initial": dict, "run": dict, "method": dict}
-STEP_KEYS |= {
-    "against": dict,
-    "controls": dict,
-    "panes": bool,
-    "camera": list,
-    "follow": bool,
-    "begin": float,
-    "plot": str,
-}
+STEP_KEYS |= {"against": dict, "controls": dict, "panes": bool}
+STEP_KEYS |= {"camera": list, "follow": bool, "begin": float, "plot": str}
 STEP_KINDS = {str: "a text", dict: "a table", bool: "true or false", list: "a list", float: "a number"}
 
 
@@ -259,8 +248,8 @@ def input_of_file(file: Path, **limits: Any) -> StudioInput:
                 for each in config.get("obstacle", [])
                 if tuple(each["coordinates"]) in (("x", "y"), ("position_0", "position_1"))
             )
-            kept = {key: config[key] for key in ("system", "method") if key in config}
-            config = kept | {"initial": config.get("initial", rest), "run": config.get("run", run)}
+            config = {"initial": rest, "run": run} | config
+        config = {key: config[key] for key in (*SECTIONS, "controls", "event") if key in config}  # what a run has
         return StudioInput(config, file.parent, **limits)
     if file.suffix == ".py" or ".py:" in file.name:
         name, _, attribute = file.name.partition(":")

@@ -17,10 +17,11 @@ import numpy as np
 from ..errors import InvalidInput
 from ..io.atomic import atomic_path
 from ..mechanics import without_forces
+from ..plotting.runs import align_z, normalise
 from ..plotting.studies import grid_faces, light
 from ..plotting.style import GREY, headline, space, styled, typeset, unit_label
 from .requests import RunFrames
-from .scenes import align_z, globe, make_scene, normalise, revolve
+from .scenes import globe, make_scene, revolve
 from .view import Array, Shape, View, unpack_array
 
 SUFFIXES = (".mp4", ".gif")

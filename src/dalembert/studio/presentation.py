@@ -29,14 +29,14 @@ from ..mechanics.mechanism import Joint
 from ..mechanics.system import unit_element
 from ..models import MODELS, unicycle
 from ..optimise import Plan, Tracker, plan, track
-from ..plotting.runs import about
+from ..plotting.runs import about, principal_axes
 from ..plotting.studies import momentum_locus
 from ..plotting.style import COLOURS, FLOOR
 from ..simulation import Run, simulate, to_json
 from . import requests
 from .catalogue import STORIES, example
 from .requests import RunFrames, StudioInput
-from .scenes import AIM, globe, make_scene, mechanism_of, picture, principal_axes, rotate
+from .scenes import AIM, globe, make_scene, mechanism_of, picture, rotate
 from .view import CONSTRAINT, DARK, GREY, SURFACE, TEXTS, Array, View, label, pack_array, sphere_shape, surface
 
 PARKS: dict[str, dict[str, Any]] = STORIES["park"]
@@ -128,11 +128,21 @@ def _present(
         "verdict": compare_runs(runs, summaries) if len(runs) > 1 else "",
         "momentum": None if momentum is None else momentum.data(),
         "plots": conservation_plots(runs) + motion_plots(runs),
-        "caption": caption,
+        "caption": " ".join([caption, *tell_events(runs[0].trajectory)]),
         "inputs": [each.name for each in (runs[0].system.inputs if runs[0].system else None) or ()],
         "goal": goal_kind(runs[0].name, runs[0].system),
         "config": config,
     }
+
+
+def tell_events(run: Run | None) -> list[str]:
+    """When the events of a run happened, a sentence for each."""
+    told = []
+    for name, found in ({} if run is None else run.events).items():
+        times = ", ".join(f"{t:.4g}" for t in found.t[:5]) + (", .." if len(found) > 5 else "")
+        happens = f"happens at t = {times}{' and ends the run' if found.stop else ''}" if times else "does not happen"
+        told.append(f"The event '{name}' {happens}.")
+    return told
 
 
 def compare_runs(runs: Sequence[RunFrames], summaries: Sequence[Mapping[str, Any]]) -> str:
@@ -1041,7 +1051,7 @@ def momentum_view(runs: Sequence[RunFrames]) -> View | None:
     view, energy = View("Momentum"), float(runs[0].energy[0])
     inertia = np.asarray(system.inertia)  # I xi stands for the momentum of a method that has a restricted one
     points = [run.momentum if run.momentum.shape[1] == 3 else run.velocity @ inertia.T for run in runs]
-    size = max(float(np.abs(np.concatenate(points)).max()), 1e-9)
+    size = float(np.abs(np.concatenate(points)).max()) or 1.0
     if isinstance(system, LRSystem):
         view.title = "Momentum seen from space"
         if not system.group.is_rotation_group(3):

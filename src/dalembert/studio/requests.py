@@ -76,9 +76,10 @@ class StudioInput:
         """The function that makes the user's own system."""
         return load_function(path, name) if self.make is None else self.make
 
-    def given(self, config: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    def given(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """What a page configures, which can bring no code: only the file given by the user may."""
-        given = {name: {key: v for key, v in part.items() if v is not None} for name, part in config.items()}
+        sections = {name: part for name, part in config.items() if name != "event"}  # which is a list of tables
+        given = {**config} | {name: {k: v for k, v in part.items() if v is not None} for name, part in sections.items()}
         system = given.get("system", {})
         if "python" in system:
             raise at("system", "a page cannot name a Python file; give its configuration on the command line")
@@ -89,7 +90,7 @@ class StudioInput:
             given["system"] = {"python": self.own["python"], **parameters}
         return given
 
-    def job(self, config: Mapping[str, Mapping[str, Any]]) -> Job:
+    def job(self, config: Mapping[str, Any]) -> Job:
         """Build what a page configures."""
         given = self.given(config)
         try:
@@ -136,8 +137,10 @@ def check_request(request: Any, opened: StudioInput) -> tuple[int, Path | None]:
         return frames, opened.saved
     config, against = request.get("config"), request.get("against")
     sections: dict[str, Any] = {**config, "against": against or {}} if isinstance(config, Mapping) else {"": None}
-    if not all(isinstance(part, Mapping) for part in sections.values()):
-        raise InvalidInput("config must have sections of keys and values, and against is such a section")
+    events = sections.pop("event", [])
+    if not isinstance(events, list) or not all(isinstance(part, Mapping) for part in (*sections.values(), *events)):
+        raise InvalidInput("config must have sections of keys and values; against is one, event a list of them")
+    _count_numbers("event", events)
     for name, part in sections.items():
         for key, value in part.items():
             count = _count_numbers(f"{name}.{key}", value)
@@ -285,8 +288,8 @@ def integrate(
     cancelled: Callable[[], bool] = lambda: False,
     opened: StudioInput | None = None,
     controls: Array | None = None,
-) -> tuple[Run, Conservation | None, float]:
-    """The run of a job, where power enters its energy balance, and the seconds it took.
+) -> tuple[Run, Conservation | None, float | None]:
+    """The run of a job, where power enters its energy balance, and the seconds it took, if that is known.
 
     It is given up when nobody waits for it, and when it takes more steps or, as far as can be foreseen, more time than
     it may.
@@ -313,13 +316,14 @@ def integrate(
             raise KeyboardInterrupt  # `kernels.run` ends a run so, between pieces
 
     options: dict[str, Any] = {"step": job.run["step"], "monitor": True, "backend": job.run.get("backend", "auto")}
+    options["events"] = job.events
     with job.locate_errors():
         first = None if controls is None else controls[:1]  # one step compiles, if that is still to be done
         simulate(job.system, job.integrator, job.state, steps=1, controls=first, **options)
         started, clock = time.process_time(), time.perf_counter()
         options |= {"save_every": saved, "progress": go_on, "controls": controls}
         run = simulate(job.system, job.integrator, job.state, **job.until, **options)
-    seconds = time.perf_counter() - clock
+    seconds = None if job.events else time.perf_counter() - clock  # what finds events is compiled when it finds one
     if run.interrupted:
         if problem:
             raise at("run.steps" if "steps" in job.config["run"] else "run.t_end", problem)
@@ -403,7 +407,8 @@ def frames_of_run(
     parts = tuple(_clip(np.asarray(part)[frames]) for part in (run.g if isinstance(run.g, tuple) else (run.g,)))
     states: State = jax.tree.map(lambda leaf: np.asarray(leaf)[frames], run.records.state)
     # each state is a lane of a run of no steps, so that another number of frames compiles nothing
-    values = evaluate(_evaluate_state, run.system, states, lanes=len(frames), axes=(None, 0))
+    u = jax.tree.map(lambda rows: rows[frames], run.controls_at_states())
+    values = evaluate(_evaluate_state, run.system, (states, u), lanes=len(frames), axes=(None, 0))
     values |= {"velocity": states.xi, "momentum": states.momentum}
     arrays: dict[str, Any] = {name: _clip(np.asarray(column)) for name, column in values.items()}
     arrays |= _model(job.config["system"] if job is not None else {})
@@ -420,7 +425,7 @@ def frames_of_run(
 def rehearse(job: Job) -> RunFrames:
     """A run that stands still: what its frames and its scene need is compiled for it."""
     state = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[None], REHEARSED, axis=0), State(*job.state))
-    values = evaluate(_evaluate_state, job.system, state, lanes=REHEARSED, axes=(None, 0))
+    values = evaluate(_evaluate_state, job.system, (state, None), lanes=REHEARSED, axes=(None, 0))
     arrays = {name: np.asarray(column) for name, column in values.items()} | _model(job.config["system"])
     parts = state.g if isinstance(state.g, tuple) else (state.g,)
     arrays |= {"velocity": state.xi, "momentum": state.momentum, "system": job.system, "valid": REHEARSED}
@@ -443,11 +448,11 @@ def _clip(values: Array) -> Array:
     return np.asarray(np.clip(np.nan_to_num(values, nan=0.0), -MAX_COORDINATE, MAX_COORDINATE))
 
 
-def _evaluate_state(system: MechanicalSystem, state: State) -> dict[str, Any]:
-    """Energy, constraint, group distance, constraint rows and reaction at a state."""
-    t, g, xi = state.t, state.g, state.xi
+def _evaluate_state(system: MechanicalSystem, point: tuple[State, Any]) -> dict[str, Any]:
+    """Energy, constraint, group distance, constraint rows and, under the controls u, the reaction at a state."""
+    (t, g, xi, *_), u = point
     rows, residual = system.rows(t, g)(xi), system.residual(t, g, xi)
-    found = {"rows": rows, "reaction": system.multipliers(t, g, xi) @ rows, "energy": system.energy(t, g, xi)}
+    found = {"rows": rows, "reaction": system.multipliers(t, g, xi, u) @ rows, "energy": system.energy(t, g, xi)}
     return found | {"constraint": jnp.max(jnp.abs(residual), initial=0.0), "distance": system.group.distance(g)}
 
 

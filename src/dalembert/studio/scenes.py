@@ -24,19 +24,13 @@ from ..plotting.runs import (
     Solid,
     Vehicle,
     about,
+    align_z,
     allowed_directions,
     angle_of,
+    normalise,
+    principal_axes,
     sleigh_look,
     vehicle_model,
-)
-from ..plotting.runs import (
-    align_z as align_z,
-)
-from ..plotting.runs import (
-    normalise as normalise,
-)
-from ..plotting.runs import (
-    principal_axes as principal_axes,
 )
 from . import view as shapes
 from .requests import RunFrames
@@ -53,6 +47,8 @@ CUSP_SPEED_RATIO = 0.1
 """A cusp needs a speed between two frames below this part of theirs: else the body turned sharply between them."""
 AIM = 1.25
 """How far from a satellite is drawn where its antenna points."""
+MOTIONLESS = 1e-6
+"""The part of a metre, or of how far away it is, by which something has to move for its path to be a scale."""
 TURNING_POINT_YAW = 1e-6
 """Yaw rates beside the largest below which the way back is the way there: a turning point, no cusp."""
 
@@ -71,6 +67,12 @@ def at_height(points: Array, height: float) -> Array:
 def scale_arrows(vectors: Array, length: float) -> Array:
     """Vectors to draw: the longest of them gets this length."""
     return np.asarray(vectors) * (length / max(float(np.linalg.norm(vectors, axis=-1).max()), 1e-9))
+
+
+def extent_of(points: Array) -> float:
+    """The longest side of a path (k, n); 1 where nothing moves, for a picture needs a scale."""
+    side = float(np.ptp(points, axis=0).max())
+    return side if side > MOTIONLESS * (1.0 + float(np.abs(points).max())) else 1.0
 
 
 def is_constant(track: Array) -> bool:
@@ -126,7 +128,7 @@ def vehicle(run: RunFrames) -> Vehicle:
 
     A user's own system has a blade along the direction that its constraint leaves, if that is one.
     """
-    size = 0.07 * max(float(np.ptp(run.parts[0][:, :2, 2], axis=0).max()), 1e-3)
+    size = 0.07 * extent_of(run.parts[0][:, :2, 2])
     angles = [angle_of(part) for part in run.parts[1:] if part.shape[1:] == (2, 2)]
     given = {name: float(value) for name, value in run.parameters.items() if isinstance(value, int | float)}
     known = vehicle_model(run.system)
@@ -635,15 +637,15 @@ def draw_point(view: View, run: RunFrames) -> str:
     chosen = pair if run.name == "chaotic-quartic" else list(range(min(n, 3)))
     points, velocity = q[:, chosen], run.velocity[:, chosen]
     if n == 1:  # the run is drawn three times as long as it is high
-        time_scale = 3 * (float(np.ptp(q)) or 1.0) / max(float(np.ptp(run.t)), 1e-300)
+        time_scale = 3 * extent_of(q) / max(float(np.ptp(run.t)), 1e-300)
         points, velocity = np.column_stack([run.t * time_scale, q]), np.insert(velocity, 0, time_scale, axis=1)
     missing = np.zeros((len(q), 3 - points.shape[1]))
     points, velocity = np.column_stack([points, missing]), np.column_stack([velocity, missing])
     extents = np.ptp(points, axis=0)
-    wide = np.where(extents > 1e-3 * max(float(extents.max()), 1e-300), extents, extents.max() or 1.0)
+    wide = np.where(extents > 1e-3 * extent_of(points), extents, extent_of(points))
     stretch = wide.max() / wide if wide.max() > 4 * wide.min() else np.ones(3)  # which makes extents alike
     points, velocity = points * stretch, velocity * stretch
-    reach = max(float(np.ptp(points, axis=0).max()), 1e-3)
+    reach = extent_of(points)
     view.trace("path", points, run.colour, width=3.0)
     view.add("particle", shapes.sphere_shape(0.03 * reach), run.colour, position=points)
     tip = points + scale_arrows(velocity, 0.3 * reach)

@@ -5,21 +5,24 @@ import { sleep } from "./dom.js";
 const WAIT = 50; // ms from the last change to a request
 const BACK_OFF = [500, 1000, 2000, 4000, 5000];
 
-function post(path, body, signal) {
-  return fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
+function post(path, body, options = {}) {
+  const head = { "Content-Type": "application/json" };
+  return fetch(path, { method: "POST", headers: head, body: JSON.stringify(body), ...options });
 }
 
 // The answer as an object, or an Error whose message says what is wrong.
-export async function postJson(path, body, options = {}) {
-  const answer = await fetch(path, {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(body),
-    ...options,
-  });
+async function jsonOf(asked) {
+  const answer = await asked;
   if (!answer.ok) throw new Error((await problemOf(answer)).message);
   return answer.json();
 }
+
+export const postJson = (path, body, options) => jsonOf(post(path, body, options));
+export const getJson = (path) => jsonOf(fetch(path));
+export const fetchCatalogue = () => getJson("api/catalogue");
+
+// What is known of a system once it is chosen: its initial state and the methods that take it.
+export const fetchSystem = (name) => getJson(`api/system?name=${encodeURIComponent(name)}`);
 
 async function problemOf(answer) {
   const fallback = { message: `The studio answered ${answer.status} ${answer.statusText}.`, place: "" };
@@ -28,19 +31,6 @@ async function problemOf(answer) {
   } catch {
     return fallback;
   }
-}
-
-export async function fetchCatalogue() {
-  const answer = await fetch("api/catalogue");
-  if (!answer.ok) throw new Error((await problemOf(answer)).message);
-  return answer.json();
-}
-
-// What is known of a system once it is chosen: its initial state and the methods that take it.
-export async function fetchSystem(name) {
-  const answer = await fetch(`api/system?name=${encodeURIComponent(name)}`);
-  if (!answer.ok) throw new Error((await problemOf(answer)).message);
-  return answer.json();
 }
 
 // A file for the person: {blob, name}, or an Error whose message says what is wrong.
@@ -95,7 +85,7 @@ export class Simulator {
     this.current = { request, abort };
     let answer, body;
     try {
-      answer = await post("api/show", request, abort.signal);
+      answer = await post("api/show", request, { signal: abort.signal });
       body = answer.ok ? await answer.json() : await problemOf(answer);
     } catch {
       if (abort.signal.aborted) return;

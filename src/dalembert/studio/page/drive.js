@@ -267,8 +267,12 @@ export class Driver {
     }
   }
 
-  driveThere() {
+  // A plan that is being made is waited for: the server follows its last one, in steps of its own.
+  async driveThere() {
+    while (this.session && this.goal !== this.answered) await sleep(CHUNK);
     this.mode = "park";
+    while (this.asking) await sleep(CHUNK);
+    if (!this.session || !this.plan.path.length) return (this.mode = "plan");
     this.stepSize = this.plan.step;
     document.documentElement.dataset.driving = "park";
     this.studio.scene.controls.enabled = true;

@@ -1,7 +1,7 @@
 // A teacher's session: one page leads, others follow it by a link: the same settings, story step, time and camera. They only read.
 
 import { byId, element, sleep } from "./dom.js";
-import { postJson } from "./api.js";
+import { getJson, postJson } from "./api.js";
 import { unpackArrays } from "./data.js";
 
 const EVERY = 200; // ms between looks at what has changed
@@ -64,9 +64,7 @@ export async function followTeacher(room, catalogue, studio, panel, teller, show
   let stale = false; // it has ended, and its end was not yet replaced
   for (let number = 0; ; ) {
     try {
-      const answer = await fetch(`api/follow?room=${encodeURIComponent(room)}&after=${number}`);
-      if (!answer.ok) throw new Error((await answer.json()).error.message);
-      const news = await answer.json();
+      const news = await getJson(`api/follow?room=${encodeURIComponent(room)}&after=${number}`);
       if (news.number === number) continue;
       number = news.number;
       if (news.live) await watch(news.live);

@@ -73,6 +73,7 @@ async function startLive(studio) {
   };
   studio.request = () => panel.request;
   const changed = (request) => {
+    if (teller.story?.steps[teller.step].request.config.system.name !== panel.name) teller.end(); // it tells of another system
     writeAddress(request);
     ask(request);
   };

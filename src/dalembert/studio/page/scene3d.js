@@ -453,12 +453,13 @@ export class View3D {
 
   // The words beside arrows, moved so that the edge of the picture does not cut them.
   keepWordsInside() {
+    const tall = Math.tan((FIELD * Math.PI) / 360); // of a picture from -1 to 1
+    const inside = (at, size) => (Math.abs(at) < 1 ? Math.min(Math.max(0.5, 1 - (1 - at) / size), (1 + at) / size) : 0.5);
     this.scene.traverseVisible((object) => {
       if (!object.isSprite) return;
       corner.setFromMatrixPosition(object.matrixWorld).project(this.camera);
-      const wide = object.scale.x / (Math.tan((FIELD * Math.PI) / 360) * this.camera.aspect); // of a picture from -1 to 1
-      const inside = Math.min(Math.max(0.5, 1 - (1 - corner.x) / wide), (1 + corner.x) / wide);
-      object.center.x = Math.abs(corner.x) < 1 ? inside : 0.5;
+      const { x, y } = object.scale;
+      object.center.set(inside(corner.x, x / (tall * this.camera.aspect)), inside(corner.y, y / tall));
     });
   }
 

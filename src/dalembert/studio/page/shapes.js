@@ -196,7 +196,8 @@ function seenThrough(geometry, colour, opacity) {
 
 // Labels keep their size in pixels, whatever the size of the view.
 export function sizeLabels(root, pixelsHigh, fieldOfView) {
-  const unit = (2 * Math.tan((fieldOfView * Math.PI) / 360)) / pixelsHigh;
+  const large = document.documentElement.hasAttribute("data-present") ? 1.5 : 1;
+  const unit = (2 * large * Math.tan((fieldOfView * Math.PI) / 360)) / pixelsHigh;
   root.traverse((object) => {
     if (object.isSprite)
       object.scale.set(unit * object.userData.pixels * object.userData.aspect, unit * object.userData.pixels, 1);
