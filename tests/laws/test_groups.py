@@ -289,7 +289,7 @@ BAD = [
     (Euclidean(2), [1.0, np.inf], "finite"),
     (Euclidean(2), 3.0, r"R\^2.*shape \(2,\).*shape \(\)"),
     (SO3() * Euclidean(2), np.eye(3), "tuple of 2"),
-    (SO3() * Euclidean(2), (np.eye(3),), "tuple of 2 elements; given 1 "),
+    (SO3() * Euclidean(2), (np.eye(3),), "tuple of 2 elements; given 1 entries; nest them by factor"),
     (SO3() * Euclidean(2), (np.eye(3), [0.0]), r"R\^2"),
 ]
 

@@ -333,6 +333,10 @@ WRONG = {
     "no inertia": (lambda m: m.body("b", mass=1), "body 'b' has no inertia; allowed: one of inertia, box"),
     "two shapes": (lambda m: m.body("b", mass=1, ball=1, box=(1, 1, 1)), "has box and ball"),
     "negative mass": (lambda m: m.body("b", mass=-1, ball=1), "mass of 'b' is -1; allowed: one positive number"),
+    "wheel below the ground": (
+        lambda m: m.wheel("w", "ground", at=(0, 0, -0.1), mass=1),
+        "radius of 'w', the height of at, is -0.1; allowed: one positive number",
+    ),
     "impossible moments": (lambda m: m.body("b", mass=1, inertia=(1, 1, 3)), "no body has the principal moments"),
     "grams": (lambda m: m.body("b", mass=1e9, ball=1), "looks like another unit"),
     "millimetres": (lambda m: m.body("b", mass=1, centre=(50_000, 0, 0), ball=1), "looks like another unit"),

@@ -84,6 +84,9 @@ def test_ends_are_met_exactly():
         ({"method": {"retractoin": ["cayley"]}}, "Did you mean 'retraction'"),
         ({"runn": {"step": [0.1]}}, "Did you mean 'run'"),
         ({"run": {"step": {"linspac": [0, 1, 2]}}}, "Did you mean 'linspace'"),
+        ({"run": {"t0": {"linspac": [0, 1, 2]}}}, "Did you mean 'linspace'"),  # the file leaves t0 out
+        ({"run": {"step": {"linspace": [0, 1, 2], "values": [1]}}}, "exactly one of values"),
+        ({"run": {"step": 0.1}}, "sweep of run.step is 0.1; allowed: a list"),
         (
             {"run": {"step": {"linspace": [0.1, 1.0, 10**6]}}, "initial": {"energy": {"linspace": [1.0, 2.0, 10**6]}}},
             "1e+12 members",

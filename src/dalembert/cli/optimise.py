@@ -119,7 +119,7 @@ def read_unknowns(given: dict[str, Any], job: Job) -> dict[str, Unknown | None]:
             bounds["prior"] = tuple(table["prior"])
         guess: Any = None
         leaves = {f"parameters.{path}": leaf for path, leaf in _leaves(job.system).items()}
-        starts = [start + axis.name for start in STARTS for axis in job.system.axes() if start.endswith(".")]
+        starts = [start + axis.name for start in STARTS for axis in job.system.axes()]
         name = spell(name, (*leaves, *starts))
         if name.startswith("system."):
             given["system"] = with_default(given["system"], name, job.file)
@@ -129,19 +129,11 @@ def read_unknowns(given: dict[str, Any], job: Job) -> dict[str, Unknown | None]:
                 raise UnknownName("number of the system", name, leaves)
             guess = np.asarray(leaves[name], float)
         elif not name.startswith(STARTS):
-            raise InvalidInput(f"the unknown is {name!r}; allowed: system.NAME, parameters.PATH, velocity.NAME")
-        if guess is None and bounds:
-            guess = _start_guess(job, name)
+            raise InvalidInput(f"the unknown is {name!r}; allowed: system., parameters., velocity., configuration.NAME")
+        if guess is None and bounds and name in starts:  # `fit` refuses other names; a shift begins at 0
+            guess = float(np.append(job.state.xi, 0.0 * job.state.xi)[starts.index(name)])
         found[name] = None if guess is None else Unknown(guess, **bounds)
     return found
-
-
-def _start_guess(job: Job, name: str) -> float:
-    kind, _, axis = name.partition(".")
-    axes = [each.name for each in job.system.axes()]
-    if axis not in axes:
-        raise UnknownName("component of a start", name, [f"{kind}.{each}" for each in axes])
-    return float(np.asarray(job.state.xi)[axes.index(axis)]) if kind == "velocity" else 0.0
 
 
 def with_default(section: dict[str, Any], name: str, file: Path | None) -> dict[str, Any]:
@@ -154,7 +146,7 @@ def with_default(section: dict[str, Any], name: str, file: Path | None) -> dict[
     if key in section or not defaults:
         return section
     if key not in defaults:
-        raise UnknownName(f"number in [system] ({name})", key, (*section, *defaults))
+        raise UnknownName(f"number in [system] ({name})", key, defaults)
     return section | {key: _to_list(defaults[key])}
 
 

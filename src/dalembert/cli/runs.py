@@ -618,7 +618,7 @@ NEEDED_PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "llvmlite", "matplotlib", 
 EXTRAS = {
     "zarr": (("zarr",), "Zarr files, and sweeps that write them"),
     "dask": (("distributed",), "sweeps on several machines"),
-    "cuda12": (("cupy-cuda12x", "cupy-cuda13x", "cupy"), "NVIDIA GPUs (cuda12 or cuda13, after your driver)"),
+    "cuda12": (("cupy-cuda12x", "cupy-cuda13x", "cupy"), "NVIDIA GPUs (cuda12 or cuda13, as your driver needs)"),
     "urdf": (("yourdfpy",), "mechanisms from URDF files"),
     "ipopt": (("cyipopt",), "plans by IPOPT"),
 }

@@ -539,7 +539,7 @@ class Product(Group):
 
     def element(self, value: Any) -> Tuple:
         if not isinstance(value, (tuple, list)) or len(value) != len(self.groups):
-            given = f"{len(value)} entries" if isinstance(value, (tuple, list)) else repr(value)
+            given = f"{len(value)} entries; nest them by factor" if isinstance(value, (tuple, list)) else repr(value)
             raise InvalidInput(f"an element of {self} is a tuple of {len(self.groups)} elements; given {given}")
         return self._points(lambda group, x: group.element(x), value)
 

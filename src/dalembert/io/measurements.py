@@ -204,7 +204,7 @@ def read_measures(given: Experiment, system: MechanicalSystem) -> tuple[tuple[Me
             size = [() if np.size(shape) == 1 and leaves[0].ndim == 1 else shape.shape]
         if [leaf.shape for leaf in leaves] != [(count, *shape) for shape in size]:
             shapes, allowed = [leaf.shape for leaf in leaves], [(count, *shape) for shape in size]
-            raise InvalidInput(f"the values of {name!r} have shapes {shapes}; allowed: {allowed}, a row a time")
+            raise InvalidInput(f"the values of {name!r} have shapes {shapes}; allowed: {allowed}, a row for each time")
         if any(np.isinf(leaf).any() for leaf in leaves):
             raise InvalidInput(f"a value of {name!r} is infinite; allowed: finite numbers, and NaN where it is missing")
         missing = [np.isnan(leaf.reshape(count, -1)) for leaf in leaves]
@@ -244,12 +244,13 @@ def read_weights(given: Experiment, present: dict[str, Numbers]) -> Numbers:
         size = columns.shape[1]
         part = slice(begin, begin + size)
         begin += size
-        number = finite_reals(f"the error of {name!r}", given.covariances.get(name, table.get(name, 1.0)))
+        what = f"the {'covariance' if name in given.covariances else 'deviation'} of {name!r}"
+        number = finite_reals(what, given.covariances.get(name, table.get(name, 1.0)))
         allowed = ((size, size), (count, size, size)) if name in given.covariances else ((), (size,), (count, size))
         if number.shape not in allowed or (name in table and not (number > 0).all()):
             shapes = " or ".join(map(str, allowed))
             given_as = f"is {number:g}" if not number.ndim else f"has shape {number.shape}"
-            raise InvalidInput(f"the error of {name!r} {given_as}; allowed: positive, of shape {shapes}")
+            raise InvalidInput(f"{what} {given_as}; allowed: positive, of shape {shapes}")
         square = np.broadcast_to(number, (count, size)) ** 2 if name not in given.covariances else None
         variances[:, part, part] = number if square is None else square[:, :, None] * np.eye(size)
     if not given.covariances:
@@ -319,19 +320,23 @@ def read_data(path: str | Path) -> dict[str, Numbers]:
         return _read_dataset(path)
     try:
         with open(path, newline="", encoding="utf-8-sig") as lines:
-            rows = [row for row in csv.reader(lines) if row]
-            head, rows = (rows[0], rows[1:]) if rows else ([], [])
-            names = [name.strip() for name in head]
-            numbers = [[float(cell) if cell.strip() else np.nan for cell in row] for row in rows]
+            reader = csv.reader(lines)
+            (_, head), *rows = [(reader.line_num, row) for row in reader if row] or [(1, [])]
     except FileNotFoundError as fault:
         raise InvalidInput(f"there is no file {path}: give a .csv or .nc file with measurements") from fault
-    except (ValueError, UnicodeDecodeError, csv.Error) as fault:
+    except (UnicodeDecodeError, csv.Error) as fault:
         raise InvalidInput(f"{path} is no table of numbers with a head: {fault}") from fault
     except OSError as fault:
         raise InvalidInput(f"cannot read the data {path}: {fault.strerror}") from fault
-    for k, row in enumerate(numbers):
+    names, numbers = [name.strip() for name in head], []
+    for line, row in rows:
         if len(row) != len(names):
-            raise InvalidInput(f"{path}: row {k + 2} has {len(row)} cells; allowed: {len(names)}, as the head has")
+            raise InvalidInput(f"{path}: line {line} has {len(row)} cells; allowed: {len(names)}, as the head has")
+        try:
+            numbers.append([float(cell) if cell.strip() else np.nan for cell in row])
+        except ValueError:
+            text = show(",".join(row))
+            raise InvalidInput(f"{path}: line {line} is {text}; allowed: numbers between commas") from None
     if len(set(names)) < len(names) or not numbers:
         raise InvalidInput(f"{path} has columns {names} and {len(numbers)} rows; allowed: each name once, and rows")
     return dict(zip(names, np.array(numbers).T, strict=True))

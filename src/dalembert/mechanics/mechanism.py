@@ -1265,7 +1265,8 @@ class Mechanism:
         if not is_pair and not isinstance(motor, bool | np.bool_):
             raise InvalidInput(f"motor of '{name}' is {show(motor)}; allowed: True, False, or (low, high) in N m")
         middle, along = self._point(f"at of '{name}'", at), _axis_of(f"axis of '{name}'", axis)
-        reach = float(positive(f"radius of '{name}'", middle[2] if radius is None else radius))
+        meant = ", the height of at," if radius is None else ""
+        reach = float(positive(f"radius of '{name}'{meant}", float(middle[2]) if radius is None else radius))
         if inertia is None:
             self.body(name, mass=mass, centre=middle, cylinder=(reach, width), axis=along)
         else:

@@ -1027,7 +1027,8 @@ def require_regular(metric: Any, rows: Any, names: list[str]) -> None:
         kind = "negative definite" if everywhere else "indefinite"
         warnings.warn(
             f"L_xi_xi is {kind} on D at the initial state: negative in the directions of {negative}. The "
-            "equations of motion have one solution, but the energy bounds no velocity, and methods may fail",
+            "equations of motion have one solution, but the energy bounds no velocity, and methods may fail. Is a mass "
+            "or a moment of inertia negative?",
             IndefiniteMetric,
             stacklevel=2,
         )

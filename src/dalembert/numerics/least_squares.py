@@ -487,6 +487,8 @@ class Estimate:
                 "WARNING: the model does not describe the data (p is about 0), the standard deviations are too small, "
                 "or a better minimum is elsewhere (try other guesses): the errors above mean nothing"
             )
+        if any(name.startswith("configuration.") for name in self.names):
+            lines.append("configuration: the shift from the given start along this velocity, not the coordinate itself")
         lines += [f"not determined: {each}" for each in self.loose]
         lines.append(f"{'converged' if self.converged else 'NOT converged'} after {self.runs} runs: {self.reason}")
         return "\n".join(lines)

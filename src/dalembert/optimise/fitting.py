@@ -435,7 +435,7 @@ def make_part(
     components += [(f"velocity.{axes[k]}", k) for k in range(group.dim) if k not in held]
     wanted = [*data.free, *(name for name in table if name.startswith(FROM_START))]
     for name in wanted:
-        require_name("component of a start", name, (*dict(components), *STARTS))
+        require_name("component of a start (a shift has the name of a velocity)", name, (*dict(components), *STARTS))
     chosen = {name for name, _ in components if name in wanted or name.partition(".")[0] in wanted}
     known = [pair for pair in components if shots > 1 or pair[0] in chosen]
     moved, free = (tuple(k for name, k in known if name.startswith(kind)) for kind in STARTS)

@@ -331,8 +331,8 @@ class Plan:
         k, row = np.unravel_index(np.argmin(np.nan_to_num(rows)), rows.shape)
         own, broken = row - sum(map(len, discrete.watched)), (rows < -CROSSED).any(axis=1).sum()
         what = f"row {own} of the path" if own >= 0 else "a bound of the motion"
-        return f"between the states {k} and {k + 1} {what} is broken by {-rows[k, row]:.2g}, and in all between " \
-            f"{broken} pairs of states: take smaller steps, or a margin" if broken else ""  # fmt: skip
+        return f"between the states {k} and {k + 1} {what} is broken by {-rows[k, row]:.2g} (in {broken} of " \
+            f"{len(u)} steps something is broken): take smaller steps, or a margin" if broken else ""  # fmt: skip
 
     @cached_property
     def states(self) -> State:

@@ -324,7 +324,7 @@ def open_sweep(path: str | Path) -> xarray.Dataset:
     import xarray
 
     if not (Path(path) / "zarr.json").is_file():
-        raise InvalidInput(f"{path} is not the Zarr store of a sweep")
+        raise InvalidInput(f"there is no Zarr store of a sweep at {path}: `dalembert sweep` writes one")
     data: xarray.Dataset = xarray.open_zarr(path, consolidated=False, chunks=None)
     return data
 

@@ -290,6 +290,8 @@ def substitute(config: Mapping[str, Any], values: Values) -> dict[str, Any]:
     for name, value in values.items():
         *path, last = name.split(".")
         try:
+            if len(path) == 2 and not last.isdecimal() and path[1] not in {"configuration", *result.get(path[0], {})}:
+                raise InvalidInput(name)  # what the file leaves out is no table: {linspce = [...]}
             configuration.set_value(result, (*path, last), value)
         except InvalidInput:
             if last.isdecimal():
@@ -332,13 +334,10 @@ def parse_axis(name: str, spec: Any) -> SweepAxis:
     """The axis of one name: a list, or one of {values | grid | linspace | logspace | random = ...}."""
     if isinstance(spec, list):
         spec = {"values": spec}
-    if not isinstance(spec, Mapping):
-        raise InvalidInput(
-            f"sweep of {name} is {spec!r}; allowed: a list of values, or a table with one of {', '.join(AXIS_KINDS)}"
-        )
-    kinds = [key for key in spec if key in AXIS_KINDS]
+    kinds = [key for key in AXIS_KINDS if isinstance(spec, Mapping) and key in spec]
     if len(kinds) != 1:
-        raise InvalidInput(f"sweep of {name} is {dict(spec)}; allowed: exactly one of {', '.join(AXIS_KINDS)}")
+        one = ", ".join(AXIS_KINDS)
+        raise InvalidInput(f"sweep of {name} is {spec!r}; allowed: a list, or a table with exactly one of {one}")
     kind = kinds[0]
     allowed = ("count", "seed") if kind == "random" else ()
     for key in spec:
