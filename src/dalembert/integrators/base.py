@@ -47,8 +47,8 @@ MEANINGS = {
     "reversible": "with all velocities turned round, the same steps lead back",
     "constraint": "velocities stay on D to round-off",
     "group": "configurations stay on the group to round-off",
-    "energy": "the energy is kept to the accuracy of the solver",
-    "momentum": "momentum maps of symmetries in D are kept (Noether)",
+    "energy": "the energy is conserved to the accuracy of the solver",
+    "momentum": "momentum maps of symmetries in D are conserved (Noether)",
     "symplectic": "the step is a symplectic map (no constraints, no forces)",
 }
 PREDICTION_DEGREE = 7

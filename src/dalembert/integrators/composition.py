@@ -114,7 +114,7 @@ class Composition(Integrator):
     def claims(self, system: MechanicalSystem) -> Claims:
         base = self.method.claims(system)
         order, still = EXACT if base.order == EXACT else self.order, is_conservative(system)
-        return replace(base, order=order, symmetric=True, reversible=still, condition="what the base keeps")
+        return replace(base, order=order, symmetric=True, reversible=still, condition="what the base conserves")
 
     @property
     def order(self) -> int:

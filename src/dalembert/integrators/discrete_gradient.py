@@ -185,7 +185,7 @@ class DiscreteGradient(PhaseMethod):
         driven = depends(parts, jnp.zeros(())) or depends(lambda g: system.b(state.t, g), state.g)
         if driven or np.any(np.asarray(drift_of(system, state.t, state.g)) != 0.0):
             raise InvalidInput(
-                f"{self.name} keeps the energy of autonomous systems with A(g) xi = 0; this one depends on time or has "
-                "b != 0. Use lagrange-dalembert or gauss"
+                f"{self.name} conserves the energy of autonomous systems with A(g) xi = 0; this one depends on time or "
+                "has b != 0. Use lagrange-dalembert or gauss"
             )
         super().require(system, state, h)

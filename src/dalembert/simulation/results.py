@@ -327,7 +327,7 @@ class Run:
                 t = float(np.ravel(self.t)[np.argmax(np.ravel(error) > MAX_HOLONOMIC_RESIDUAL)])
                 raise NumericalFailure(
                     f"the run left the holonomic constraint: |phi| exceeds {MAX_HOLONOMIC_RESIDUAL:g} at t = {t:g} and "
-                    f"reaches {error.max():.3g}; {self.integrator.name} keeps it only up to its own error. "
+                    f"reaches {error.max():.3g}; {self.integrator.name} satisfies it only up to its own error. "
                     "Take a smaller step, or lagrange-dalembert"
                 )
         return self
