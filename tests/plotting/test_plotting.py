@@ -346,7 +346,16 @@ def test_sixteen_methods_look_different():
 def test_files_have_whole_fonts_also_where_the_user_saves_them(tmp_path):
     figure = da.plotting.plot_work_precision({"a": ([1.0, 2.0], [1.0, 0.5])}, path=tmp_path / "a.pdf")
     figure.savefig(tmp_path / "b.pdf")
-    for name in ("a.pdf", "b.pdf"):
+
+    @da.plotting.styled
+    def own():
+        figure, axes = da.plotting.sheet()
+        axes.set(xlabel="time, s")
+        return figure
+
+    own().savefig(tmp_path / "c.pdf")
+    assert own()._repr_png_().startswith(b"\x89PNG")
+    for name in ("a.pdf", "b.pdf", "c.pdf"):
         data = (tmp_path / name).read_bytes()
         assert b"/Subtype /Type3" not in data and b"/CIDFontType2" in data
 

@@ -54,14 +54,18 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(draw)
     def draw_in_style(*arguments: P.args, **options: P.kwargs) -> R:
-        import matplotlib
+        import matplotlib.figure
 
         house: dict[Any, Any] = matplotlib.rc_params_from_file(SHEET, use_default_template=False)
         larger = float(STYLE.get("font.size", house["font.size"])) / house["font.size"]
         sizes: dict[Any, Any] = {name: larger * house[name] for name in SIZES}
         own: dict[Any, Any] = STYLE
         with matplotlib.rc_context({**house, **sizes, **own}):
-            return draw(*arguments, **options)
+            made = draw(*arguments, **options)
+            if isinstance(made, matplotlib.figure.Figure):  # fonts are chosen when a file is written; notebooks show it
+                fonts = {name: matplotlib.rcParams[name] for name in ("pdf.fonttype", "ps.fonttype", "svg.fonttype")}
+                vars(made).update(savefig=partial(_save_with, fonts, made.savefig), _repr_png_=partial(_png, made))
+            return made
 
     return draw_in_style
 
@@ -309,7 +313,6 @@ def headline(figure: Figure, text: str) -> None:
 
 def save(figure: Figure, path: str | Path | None, title: str | None = None) -> Figure:
     """Give the figure its title, and write it where a path is given: the suffix decides the format."""
-    import matplotlib
     from matplotlib.text import Text
 
     for axes in figure.axes:
@@ -326,9 +329,6 @@ def save(figure: Figure, path: str | Path | None, title: str | None = None) -> F
         if not Path(path).parent.is_dir():
             raise InvalidInput(f"the picture is {path}, but the folder {Path(path).parent} does not exist")
         figure.savefig(path, dpi=DOTS_PER_INCH)
-    fonts = {name: matplotlib.rcParams[name] for name in ("pdf.fonttype", "ps.fonttype", "svg.fonttype")}
-    vars(figure)["_repr_png_"] = partial(_png, figure)  # a notebook shows it without a magic line
-    vars(figure)["savefig"] = partial(_save_with, fonts, figure.savefig)  # fonts are chosen when a file is written
     return figure
 
 
