@@ -6,6 +6,8 @@ import resource
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -81,3 +83,23 @@ def test_a_thousand_million_steps_take_the_memory_of_their_records(body):
     run = da.simulate(body, method, start, step=0.01, steps=10**9, save_every=10**7).check()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # KiB
     assert len(run.t) == 101 and np.abs(run.energy_error()).max() < 1e-9
+
+
+@pytest.mark.heavy
+def test_the_gradient_of_ten_million_steps_fits_into_100_megabytes():
+    sleigh, method, steps = da.models.chaplygin_sleigh(), da.LagrangeDAlembert(), 10**7
+
+    @jax.jit
+    @jax.grad
+    def slope(spin):
+        start = sleigh.state(xi=jnp.array([spin, -1.0, 0.0]))
+        return jnp.sum(da.simulate(sleigh, method, start, step=1e-3, steps=steps, save_every=steps).xi[-1] ** 2)
+
+    def energy(spin):
+        run = da.simulate(sleigh, method, sleigh.state(xi=[spin, -1.0, 0.0]), step=1e-3, steps=steps, save_every=steps)
+        return np.sum(run.xi[-1] ** 2)
+
+    differences = (energy(0.5 + 1e-4) - energy(0.5 - 1e-4)) / 2e-4
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert abs(slope(0.5) - differences) < 1e-7 * abs(differences)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB, compiler included
