@@ -127,15 +127,6 @@ def test_a_run_that_fails_after_its_last_whole_block_has_no_derivative():
             assert np.isnan(found) == (steps > good)
 
 
-def test_a_short_run_is_judged_by_the_program_that_begins_it(monkeypatch):
-    """Both need the metric and the rows at the start: what is alone in either costs a vehicle twice as much."""
-    lines, plain = [], plans.call_line
-    monkeypatch.setattr(plans, "call_line", lambda *given, **more: lines.append(given[0]) or plain(*given, **more))
-    system = da.models.chaplygin_sleigh()
-    da.prepare(system, da.LagrangeDAlembert(), step=0.05, steps=17, save="final")(system.state(xi=[0.5, 1.0, 0.0]))
-    assert len(lines) == 2  # it begins, and takes its steps
-
-
 def test_a_start_and_controls_in_any_order_of_memory():
     system, method = driven(), da.LagrangeDAlembert()
     state, rows = system.state(xi=[0.5, 1.0, -0.15]), 0.1 * np.arange(8.0).reshape(4, 2)

@@ -928,25 +928,29 @@ def keep_carry(consts: Any, carry: Any, control: Any) -> Any:
 
 
 class Chain:
-    """One trajectory that judge(consts, start) and begin(consts, (start, u)) -> carry begin, then advance and observe.
+    """One trajectory: judge(some, part), begin(consts, (start, u)) -> carry, then advance and observe.
 
-    u is the control of the first step. Judge and begin are one program, for they compute much in common. A start that
-    is doubtful runs too, and is not looked at.
+    `some` are the first of the constants and `part` the first leaves of the start, so that all programs read the same
+    words. The record of `judge` begins with whether all is well. u is the control of the first step.
     """
 
-    def __init__(self, begin: CallPlan, steps: CallPlan, watch: Watch):
-        self.begin, self.steps, self.watch = begin, steps, watch
+    def __init__(self, judge: CallPlan, begin: CallPlan, steps: CallPlan, watch: Watch):
+        self.judge, self.begin, self.steps, self.watch = judge, begin, steps, watch
         self.play, self.scripts = script_player()[0], cast("dict[Any, tuple[Words, tuple[int, int, int]]]", {})
-        self.given = 8 * (begin.shared + steps.shared)
-        self.out = begin.words  # words before the records: a carry, and what `judge` found
-        self.status = steps.carry[watch.status(steps.carry_tree.unflatten(range(len(steps.carry))))][0]
+        self.judged = 8 * judge.shared - len(judge.captured)
+        blocks = (8 * judge.shared, 8 * begin.shared, 8 * steps.shared)
+        self.given = sum(blocks)
+        self.shared = (0, blocks[0], blocks[0] + blocks[1])
+        self.out = judge.words + begin.words  # words before the records
+        self.status = judge.words + steps.carry[watch.status(steps.carry_tree.unflatten(range(len(steps.carry))))][0]
         self.mark = steps.record[watch.marks(steps.record_tree.unflatten(range(len(steps.record))))][0]
         self.pace = CHUNK_SECONDS / SHORT_STEPS  # seconds of a step: a guess, then as the last run went
 
     def constants(self, leaves: Sequence[Numbers]) -> bytes:
-        """The words of the constants, as both programs want them."""
+        """The words of the constants, as all three programs want them."""
         words = b"".join([leaf.tobytes() if leaf.dtype is DOUBLE else leaf_bytes(leaf) for leaf in leaves])
-        return b"".join((words, self.begin.captured, words, self.steps.captured))
+        first = words[: self.judged]
+        return b"".join((first, self.judge.captured, words, self.begin.captured, words, self.steps.captured))
 
     def run(
         self, constants: bytes, start: Sequence[Numbers], controls: Sequence[Numbers],
@@ -956,22 +960,20 @@ class Chain:
 
         `initial` records the carry before the first step too. The words that come back end with the records.
         """
-        leaves: list[Any] = list(start)
-        rows = 0
+        parts = [constants, *[leaf.tobytes() if leaf.dtype is DOUBLE else leaf_bytes(leaf) for leaf in start]]
         if controls:
-            leaves += [leaf[0] for leaf in controls]
+            parts += [leaf_bytes(leaf[0]) for leaf in controls]
             held = flat_rows(controls)
             rows = address(held)
-        try:
-            given = bytearray().join([constants, *leaves])  # doubles in the order of C are their own words
-        except TypeError:
-            given = bytearray().join([constants, *map(leaf_bytes, leaves)])
-        script, capacity, taken = self._find_script(blocks, initial)
+        else:
+            rows = 0
+        given = bytearray().join(parts)
+        script, capacity, taken = self._find_script(blocks, initial, judged)
         words = np.empty(self.out + capacity * self.steps.words, np.int64)
         clock = time.perf_counter()
         self.play(script, SPACES.pack(address(given), address(words), rows))
         self.pace = min((time.perf_counter() - clock) / taken, 2 * self.pace)  # others may have been in the way
-        return words if judged or words.item(self.out - 1) else None
+        return words if judged or words.item(0) else None
 
     def measure(
         self, constants: bytes, start: Sequence[Numbers], controls: Sequence[Numbers], steps: int, records: int
@@ -984,18 +986,24 @@ class Chain:
         self.pace = (time.thread_time() - clock) / taken
         return self.fits(steps, records)
 
-    def _find_script(self, blocks: Sequence[tuple[int, int]], initial: bool) -> tuple[int, int, int]:
-        """(address of the script, records, steps) of such runs; its spaces are what is given, words and rows."""
-        key = (blocks, initial)
+    def _find_script(self, blocks: Sequence[tuple[int, int]], initial: bool, judged: bool) -> tuple[int, int, int]:
+        """(the address of the script, records, steps) of such runs; its spaces are what is given, the words, the rows.
+
+        A start that is doubtful runs too, and is not looked at.
+        """
+        key = (blocks, initial, judged)
         if (found := self.scripts.get(key)) is None:
-            begin, steps = self.begin, self.steps
+            judge, begin, steps = self.judge, self.begin, self.steps
             capacity = int(initial) + sum(saves for saves, _ in blocks)
-            loop, nothing = (1, 0), (-1, 0)
-            lines = call_line(begin.function, ((0, 0), nothing, (0, self.given), nothing, loop), (1, 0, 1, 0))
+            state, loop, nothing = (0, self.given), (1, 8 * judge.words), (-1, 0)
+            lines = []
+            if not judged:
+                lines += call_line(judge.function, ((0, 0), nothing, state, nothing, (1, 0)), (1, 0, 1, 0))
+            lines += call_line(begin.function, ((0, self.shared[1]), nothing, state, nothing, loop), (1, 0, 1, 0))
             done, taken = 0, 0
             for saves, every in ((1, 0), *blocks) if initial else blocks:
                 rows = (2, 8 * steps.control_row * taken)
-                given = ((0, 8 * begin.shared), nothing, loop, rows, (1, 8 * self.out))
+                given = ((0, self.shared[2]), nothing, loop, rows, (1, 8 * self.out))
                 lines += call_line(steps.function, given, (capacity, done, done + saves, every))
                 done, taken = done + saves, taken + saves * every
             words = np.array([*lines, 0], np.int64)
@@ -1013,7 +1021,7 @@ class Chain:
 
     def carry(self, words: Words) -> Any:
         """The carry after the last step."""
-        return self.steps.carry_tree.unflatten(view_leaves(words, self.steps.carry))
+        return self.steps.carry_tree.unflatten(view_leaves(words, self.steps.carry, self.judge.words))
 
     def is_well(self, words: Words) -> bool:
         """Whether the status after the last step is good, and no record missing."""
@@ -1035,15 +1043,14 @@ class Chain:
 
 
 def find_chain(
-    functions: tuple[Observe, Observe, Advance, Observe], trees: tuple[Any, Any, Any], watch: Watch,
-    check: Callable[[], None],
+    judge: tuple[Observe, Any, Any], begin: Observe, advance: Advance, observe: Observe, consts: Any, start: Any,
+    controls: Any, watch: Watch, check: Callable[[], None],
 ) -> tuple[Chain, list[Numbers], list[Numbers], list[Numbers]] | None:  # fmt: skip
     """The chain of such a run, with the leaves of constants, start and controls; None where there is no native code.
 
-    `functions` are judge, begin, advance and observe. `check` is called before the first chain of a kind is made: it
-    may refuse. Start and controls are doubles.
+    `judge` is (function, its constants, its carry), the first of `consts` and of `start`. `check` is called before the
+    first chain of a kind is made: it may refuse. Controls are real numbers.
     """
-    (judge, begin, advance, observe), (consts, start, controls) = functions, trees
     of_consts = words_of(consts)  # a tuple
     start_leaves, start_tree = jax.tree.flatten(start)
     control_leaves, control_tree = ([], None) if controls is None else jax.tree.flatten(controls)
@@ -1055,13 +1062,14 @@ def find_chain(
     def make() -> Chain | None:
         check()
         first = jax.tree.map(lambda leaf: leaf[0], controls)
-        of_begin = find_plan(_Beginning(judge, begin), consts, (start, first))
-        if of_begin is None or any(leaf.dtype != float for leaf in given):
+        of_judge, of_begin = find_plan(*judge), find_plan(begin, consts, (start, first))
+        if of_judge is None or of_begin is None or any(leaf.dtype != float for leaf in given[n:]):
             return None
-        loop, _ = of_begin[0].evaluate(of_begin[1])
-        return Chain(of_begin[0], plan_of(advance, observe, consts, loop, controls), watch)
+        loop = of_begin[0].evaluate(of_begin[1])
+        return Chain(of_judge[0], of_begin[0], plan_of(advance, observe, consts, loop, controls), watch)
 
-    chain = remember((functions, of_consts[0], start_tree, control_tree, shapes_of(given)), make)
+    key = (begin, advance, observe, of_consts[0], start_tree, control_tree, shapes_of(given))
+    chain = remember(key, make)
     return None if chain is None else (chain, of_consts[1], given[:n], given[n:])
 
 

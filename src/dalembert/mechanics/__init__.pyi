@@ -55,6 +55,7 @@ from .system import gradient as gradient
 from .system import in_group as in_group
 from .system import jacobian as jacobian
 from .system import kinetic_metric as kinetic_metric
+from .system import admit_velocity as admit_velocity
 from .system import judge_start as judge_start
 from .system import name_leaves as name_leaves
 from .system import metric_on_D as metric_on_D

@@ -491,9 +491,9 @@ class MechanicalSystem:
         """The state of plain numbers that are clearly admissible, by one native call; None: each is looked at."""
         group = self.group
         g = unit_element(group) if g is None else g
-        given, admit = (xi, _admit_velocity) if momentum is None else (momentum, _admit_momentum)
+        given, admit = (xi, admit_velocity) if momentum is None else (momentum, _admit_momentum)
         if given is None:
-            given, admit = np.zeros(group.dim), _admit_velocity if self._can_rest else _admit_rest
+            given, admit = np.zeros(group.dim), admit_velocity if self._can_rest else _admit_rest
         elif type(given) is list and set(map(type, given)) == {float}:
             given = np.array(given)
         if (xi is not None and momentum is not None) or type(given) is not np.ndarray or given.shape != (group.dim,):
@@ -534,7 +534,7 @@ class MechanicalSystem:
         """The momentum at an admissible start: one that is not clearly admissible has to meet the exact conditions."""
         if not all(map(_is_real, jax.tree.leaves(self))):
             require_numbers(self)
-        made: Admission = evaluate(_admit_velocity, self, (t, g, xi))
+        made: Admission = evaluate(admit_velocity, self, (t, g, xi))
         if not made.clear:
             self._require_admissible(t, g, xi)
         return made.momentum
@@ -772,7 +772,7 @@ class Admission(NamedTuple):
     flaws: tuple[Any, ...]
 
 
-def _admit_velocity(system: MechanicalSystem, point: tuple[Scalar, Element, Array]) -> Admission:
+def admit_velocity(system: MechanicalSystem, point: tuple[Scalar, Element, Array]) -> Admission:
     """A start (t, g, xi), where g has the form of an element."""
     t, g, xi = point
     there, flaws = system.group.examine(g)
@@ -876,13 +876,13 @@ def judge_start(system: MechanicalSystem, point: tuple[Scalar, Element, Array]) 
     units = jnp.ones(n)
     for _ in range(3):
         size = jnp.sqrt(jnp.max(jnp.abs(metric), axis=1))
-        unit = 1.0 / jnp.where(size == 0.0, 1.0, size)
-        metric, units = metric * (unit[:, None] * unit[None, :]), units * unit
+        size = jnp.where(size == 0.0, 1.0, size)
+        metric, units = metric / (size[:, None] * size[None, :]), units / size
     good = jnp.isfinite(total)
     if m:
         sizes, scaled = jnp.sqrt(jnp.sum(rows * rows, axis=1)), rows * units
-        scaled = scaled * (1.0 / jnp.sqrt(jnp.sum(scaled * scaled, axis=1)))[:, None]
-        metric, unit = metric + scaled.T @ scaled, rows * (1.0 / sizes)[:, None]
+        scaled = scaled / jnp.sqrt(jnp.sum(scaled * scaled, axis=1))[:, None]
+        metric, unit = metric + scaled.T @ scaled, rows / sizes[:, None]
         bound = 0.5 * ADMISSIBLE_TOLERANCE
         good = good & (jnp.min(sizes) > 1e-6 * jnp.max(sizes)) & _is_positive(unit @ unit.T)
         good = good & jnp.all(jnp.abs(off) <= bound * (1.0 + sizes * jnp.sqrt(xi @ xi)))
@@ -896,7 +896,7 @@ def _is_positive(matrix: Array) -> Array:
     while left.shape[0]:
         pivot = left[0, 0]
         good = good & (pivot > 0.0)
-        left = left[1:, 1:] - jnp.outer(left[0, 1:], left[0, 1:]) * (1.0 / pivot)
+        left = left[1:, 1:] - jnp.outer(left[1:, 0] / pivot, left[0, 1:])
     return good
 
 

@@ -63,6 +63,7 @@ from ..mechanics import (
     SINGULAR_METRIC,
     MechanicalSystem,
     State,
+    admit_velocity,
     judge_start,
     metric_on_D,
 )
@@ -440,7 +441,7 @@ def arrays_of(state: Any, group: Any) -> list[Any] | None:
 
 
 def _run_again(
-    schedule: Schedule, chain: Chain, blocks: tuple[tuple[int, int], ...], h: Any, kind: Any, group: Any,
+    schedule: Schedule, chain: Chain, blocks: tuple[tuple[int, int], ...], h: Any, step: float, kind: Any, group: Any,
     shapes: tuple[Any, ...], system: Any, state: Any,
 ) -> Run | None:  # fmt: skip
     """Return the run of a call that was checked before, whose numbers alone may be others.
@@ -450,8 +451,8 @@ def _run_again(
     start = arrays_of(state, group)
     if start is None or shapes_of(start) != shapes or schedule.integrator.must_ask(system):
         return None
-    found = words_of((system, h))
-    if found is None or found[0] != kind:
+    found, t, size = words_of((system, h)), start[0].item(), state.momentum.dot(state.momentum)
+    if found is None or found[0] != kind or t + step == t or not math.isfinite(t + size):
         return None
     words = chain.run(chain.constants(found[1]), start, [], blocks, True)
     return None if words is None else finish_run(schedule, system, h, chain, words)
@@ -466,16 +467,16 @@ def _run_at_once(
         return None
     if is_traced(step):
         return None
+    kernel, asked = schedule.kernel, False
     h: Any = np.asarray(step, float)
-    asked = False
 
     def require() -> None:
         nonlocal asked
         integrator.ask(system, state, step)
         asked = True
 
-    functions = (is_clear_start, *schedule.kernel)
-    found = find_chain(functions, ((system, h), state, schedule.controls), WATCH, require)
+    judge = admit_velocity, system, tuple(state[:3])
+    found = find_chain(judge, *kernel, (system, h), state, schedule.controls, WATCH, require)
     if found is None:
         return None
     chain, constants, start, controls = found
@@ -492,7 +493,7 @@ def _run_at_once(
         assert words is not None
     group, kind = state.group, words_of((system, h))
     if known is not None and kind and group is not None and arrays_of(state, group):
-        known[:] = [partial(_run_again, schedule, chain, blocks, h, kind[0], group, shapes_of(start))]
+        known[:] = [partial(_run_again, schedule, chain, blocks, h, step, kind[0], group, shapes_of(start))]
     return finish_run(schedule, system, h, chain, words)
 
 
@@ -560,7 +561,7 @@ def _run_members_at_once(schedule: Schedule, members: Members, step: Any) -> Run
     trees = ((system, h), members.state, schedule.controls)
     states, controls = (0 if varies else None for varies in (members.states_vary, schedule.own_controls))
     axes = (schedule.axes()[0], states, controls)
-    functions = (is_clear_start, *kernel)
+    functions = (_is_clearly_good, *kernel)
     kind = functions, trees, schedule.lanes, axes, blocks, WATCH, require, schedule.backend
     found = find_lane_chain(*kind) or find_host_lanes(*kind)
     if found is None:
@@ -934,7 +935,7 @@ def _run_tangents_at_once(
         system.__dict__.setdefault("_taken", set()).add(integrator)
         asked = True
 
-    functions = (is_clear_start, *schedule.kernel)
+    functions = (_is_clearly_good, *schedule.kernel)
     trees = (consts, state, schedule.controls)
     found = find_slope_lanes(functions, trees, moving, directions or 1, schedule.steps, WATCH, ask)
     if found is None:
@@ -1080,7 +1081,7 @@ class Members:
             return
         axes = ((0 if self.systems_vary else None, None), 0 if self.states_vary else None)
         consts = (self.system, np.asarray(step, float))
-        clear = evaluate(is_clear_start, consts, self.state, lanes=self.number, axes=axes)
+        clear = evaluate(_is_clearly_good, consts, self.state, lanes=self.number, axes=axes)
         k = 0 if bool(in_place(clear).all()) else self._find_doubtful(consts, axes)
         try:
             require_state(*self.one(k), step)
@@ -1142,7 +1143,7 @@ def _stack(items: list[Any], what: str) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf, float) for leaf in leaves]), *items)
 
 
-def is_clear_start(consts: Constants, state: State) -> Array:
+def _is_clearly_good(consts: Constants, state: State) -> Array:
     """Return whether a state passes all of `_judge_start` and what follows, far within every bound."""
     (system, h), t = consts, state.t
     good: Array = judge_start(system, state[:3])[0]

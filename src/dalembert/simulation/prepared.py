@@ -20,7 +20,7 @@ import numpy as np
 from ..errors import InvalidInput
 from ..integrators import OK, REASONS, Integrator, require_arguments, require_state
 from ..kernels import Backend, Chain, Words, concrete_leaves, find_chain, shapes_of
-from ..mechanics import MechanicalSystem, State
+from ..mechanics import MechanicalSystem, State, admit_velocity
 from ..numerics import call_own, is_traced, require_instance, require_known, show
 from .driver import (
     WATCH,
@@ -30,7 +30,6 @@ from .driver import (
     bind_blocks,
     finish_run,
     in_doubles,
-    is_clear_start,
     make_schedule,
     run_steps,
     simulate,
@@ -171,13 +170,14 @@ class PreparedRun:
                 self._known["taken"] = True
         words = chain.run(constants, start, rows, self.blocks, initial, judged=asked)
         if words is None:
-            require_state(system, state, self.step)
             method.require(system, state, self.step)
             words = chain.run(constants, start, rows, self.blocks, initial, judged=True)
             assert words is not None
+        if not (well := chain.is_well(words)):
+            require_state(system, state, self.step)  # its momentum too, which no program judged
         if self.save == "all":
             return self.form(finish_run(schedule, system, np.asarray(self.step), chain, words))
-        if chain.is_well(words):
+        if well:
             return Saved(chain.records(words, single=not initial).values, (chain, words))
         return self._end_where_it_failed(chain.records(words), chain.carry(words))
 
@@ -186,27 +186,28 @@ class PreparedRun:
     ) -> tuple[Chain, bytes, list[Numbers], list[Numbers]] | None:
         """Return the chain of this run with the words of its constants, its start and its controls."""
         known, rows, start_tree = self._known.get("chain"), [], None
-        if schedule.controls is not None:
-            rows = jax.tree.leaves(schedule.controls)
         if known is None or (start := arrays_of(state, known[-1])) is None:
             start, start_tree = jax.tree.flatten(state)
-        given = start if start_tree is None and not rows else concrete_leaves([*start, *rows])
+        if schedule.controls is not None:
+            rows = jax.tree.leaves(schedule.controls)
+        given = concrete_leaves([*start, *rows] if rows else start)
         if known is not None and given is not None and shapes_of(given) == known[2][1]:
             chain, own, (tree, _), constants, _ = known
             if leaves is not None:
                 others = concrete_leaves([*leaves, self.step])
                 constants = chain.constants(others) if others and shapes_of(others) == own else None
             alike = start_tree is None or (start_tree == tree and state.group is not None)
-            if alike and constants is not None:
+            if alike and constants is not None and (t := given[0].item()) + self.step != t:
                 return chain, constants, given[: len(start)] if rows else given, given[len(start) :] if rows else rows
         require_arguments(system, schedule.integrator, state, self.step)
         require_state(system, state, self.step)
         if schedule.backend not in ("auto", "llvm") or schedule.t_end is not None:
             return None
         state = in_doubles(state)
-        consts, check = (system, np.asarray(self.step)), partial(schedule.integrator.ask, system, state, self.step)
-        trees = consts, state, schedule.controls
-        found = find_chain((is_clear_start, *self.kernel), trees, WATCH, check)
+        judge, consts = (admit_velocity, system, tuple(state[:3])), (system, np.asarray(self.step))
+        kernel, method = self.kernel, schedule.integrator
+        check = partial(method.ask, system, state, self.step)
+        found = find_chain(judge, *kernel, consts, state, schedule.controls, WATCH, check)
         saves = schedule.steps // schedule.save_every + 2
         if found is None or not found[0].fits(schedule.steps, saves):
             return None
