@@ -1078,6 +1078,8 @@ class LaneThreads:
 
     def call(self, function: Kernel, pointers: Sequence[int], counts: Sequence[int], control_stride: int) -> None:
         """Call it with these pointers and (capacity, first, last, every)."""
+        if self.pool is None:  # there is one task, and nobody to share it with
+            return function(*pointers, *counts, self.stride, *self.ranges[0], control_stride)
         self.share(lambda part: function(*pointers, *counts, self.stride, *part, control_stride), self.ranges)
 
     def share(self, do: Callable[[Any], None], tasks: Sequence[Any]) -> None:
