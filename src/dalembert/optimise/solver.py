@@ -49,6 +49,7 @@ from ..kernels import (
     count_operations,
     count_processors,
     map_rows,
+    part_of,
     shapes_of,
     simplify,
 )  # fmt: skip
@@ -76,17 +77,6 @@ WORTH = 5e-5  # seconds of work for each operation of a program that make its co
 MAX_MACHINES, MAX_KEPT_BYTES = 16, 1 << 26  # that wait for the next problem of their kind
 ACTIVE, OPTIMAL, TOO_LONG, STALLED, INTERRUPTED = range(5)
 STATUS = ("", "optimal", "too many iterations", "stalled", "interrupted")
-
-
-@dataclass(frozen=True)
-class Of:
-    """A function of a problem and of more: two that are equal share their compiled programs."""
-
-    function: Callable[..., Any]
-    problem: Any
-
-    def __call__(self, *given: Any) -> Any:
-        return self.function(self.problem, *given)
 
 
 # -- values and derivatives --------------------------------------------------------------------------------------------
@@ -798,7 +788,7 @@ class Solver:
 
     def _solve(self, x: Any, u: Numbers, place: slice, note: Any = None) -> Solution:
         """Solve some of the problems side by side."""
-        x, u, target = jax.tree.map(lambda leaf: leaf[place], (x, u, self.target))
+        x, u, target = part_of((x, u, self.target), place)
         at, count = self.machine(x, u, target), -1
         begin = time.thread_time()
         try:
@@ -887,8 +877,7 @@ class Kind(NamedTuple):
 
     @classmethod
     def of(cls, consts: Any, x: Any, u: Numbers, target: Any, free: Numbers, backend: str) -> Kind:
-        lane = jax.tree.map(lambda leaf: leaf[0], target)
-        leaves, structure = jax.tree.flatten((consts, jax.tree.map(lambda leaf: leaf[0, 0], x), u[0, 0], lane, free))
+        leaves, structure = jax.tree.flatten((consts, part_of(x, (0, 0)), u[0, 0], part_of(target, 0), free))
         specs = shapes_of([np.asarray(leaf) for leaf in leaves])
         return cls(structure, specs, len(u), u.shape[1], backend)
 
