@@ -227,6 +227,13 @@ class Discrete:
             parts.append(self.keep_clear(consts, (t, g, xi, u)))
         return jnp.concatenate(parts)
 
+    def limits(self, numbers: Any) -> Numbers:
+        """The lower and the upper bounds (2, controls) of the inputs, infinite where there are none."""
+        ends = np.tile(np.array([OPEN]).T, self.controls)
+        for end, places, side in zip(ends, self.bounded, ("low", "high"), strict=True):
+            end[list(places)] = numbers[side]
+        return ends
+
     def keep_clear(self, consts: Any, lane: Any) -> Array:
         """The values (rows,) of the path at (t, g, xi, u)."""
         path = self.path.fill(consts[1]["path"]) if isinstance(self.path, Template) else self.path
@@ -353,12 +360,8 @@ class Plan:
     def plot(self, path: str | Path | None = None) -> Figure:
         """Draw the motion beside its controls and their bounds; `path` saves the figure."""
         (discrete, numbers, _), units = self.problem, self.system.units
-        sides = zip(discrete.bounded, (numbers["low"], numbers["high"]), strict=True)
-        low, high = (dict(zip(places, np.asarray(values).tolist(), strict=True)) for places, values in sides)
-        inputs = [
-            Input(name, units.get(name, ""), low.get(k, OPEN[0]), high.get(k, OPEN[1]))
-            for k, name in enumerate(self.inputs)
-        ]
+        limits = zip(self.inputs, discrete.limits(numbers).T.tolist(), strict=True)
+        inputs = [Input(name, units.get(name, ""), *ends) for name, ends in limits]
         return plot_controlled({"plan": self}, {"plan": self.controls}, inputs, path)
 
     def check(self) -> Plan:
@@ -750,7 +753,7 @@ class _Task:
                 f"{other}a system with fewer coordinates"
             ) from fault
         starts = len(found.u) // count
-        reached = found.infeasibility <= math.sqrt(options.tolerance)
+        reached = found.infeasibility <= options.feasible
         unfinished = np.isin(found.status, ("stalled", "too many iterations"))
         words = np.where(reached & unfinished, "feasible", found.status).tolist()
         found = found._replace(status=["infeasible"] * len(words) if hopeless else words)
@@ -839,7 +842,7 @@ class _Task:
             if u.shape != (N, len(self.inputs)):
                 raise InvalidInput(f"guess has shape {u.shape}; allowed: ({N}, {len(self.inputs)}) or a Plan")
             return self._driven(nodes, np.tile(u, (B, 1, 1)))
-        return nodes, self._inside(u)
+        return nodes, np.clip(u, *self.solved[0].limits(self.solved[1]))
 
     def _driven(self, nodes: Node, u: Numbers) -> tuple[Node, Numbers]:
         """The nodes of the motion under these controls, as far as it goes, and the controls."""
@@ -863,19 +866,20 @@ class _Task:
             counts.insert(0, -(-counts[0] // 2))
         short, found = replace(options, max_iterations=min(options.max_iterations, MAX_TRIAL)), cast(Any, None)
 
-        def improve(cost: float, unrest: float, steps: int) -> bool:
+        def improve(cost: float, unrest: float, steps: int, enough: tuple[str, ...] = REACHED) -> bool:
             nonlocal found, spent
             self.share, self.steps, guess = (cost, unrest), steps, None if found is None else self.plan_of(found, 0)
             new = self.solve(first, guess, MORE_STARTS if found is None else 1, seed, short, progress, trial=True)
             spent += int(new._found.iterations[0])
-            found = new._found if (good := new.status[0] == "optimal") else found
+            found = new._found if (good := new.status[0] in enough) else found
             return good
 
         if good := all(improve(0.0, 1.0, steps) for steps in counts):
             unit = (abs(self._judge(found).cost[0]) or 1.0) / (found.cost[0] or 1.0)
-            faded = list(itertools.takewhile(lambda share: improve(1.0, unit * share, counts[-1]), FADING))
-            self.calmed = unit * faded[-1] if faded else math.inf
-            found = self._judge(found) if self.calmed else found
+            calm = found.status[0] == "optimal"
+            faded = [*itertools.takewhile(lambda share: improve(1.0, unit * share, counts[-1], REACHED[:1]), FADING)]
+            self.calmed = unit * faded[-1] if faded else math.inf if calm else 0.0
+            found = found if 0.0 in faded else self._judge(found)
         else:
             found = None
             good = all(improve(1.0, 0.0, steps) for steps in counts)
@@ -912,13 +916,6 @@ class _Task:
         count = len(guess.controls)
         held = np.minimum((s[:-1] * count + 1e-9).astype(int), count - 1)
         return jax.tree.map(lambda leaf: np.asarray(leaf)[None], node), guess.controls[held][None]
-
-    def _inside(self, u: Numbers) -> Numbers:
-        """The controls within their bounds."""
-        u, (low, high) = u.copy(), map(list, self.bounded)
-        u[..., low] = np.maximum(u[..., low], self.low)
-        u[..., high] = np.minimum(u[..., high], self.high)
-        return u
 
     def plan_of(self, found: Solution, b: int) -> Plan:
         """One plan of a solution."""
@@ -963,7 +960,7 @@ class _Task:
         falling = ""
         if found.cost[b] < 0:
             falling = f". The cost is {found.cost[b]:.2g}: one that can fall below zero may have no least value"
-        if gap <= math.sqrt(options.tolerance):
+        if gap <= options.feasible:
             what, moved = "", ", ".join(self.coordinates[self.system.group.dim :] or self.inputs)
             if self.calmed:
                 least = f"the cost plus {self.calmed:.2g} times" if self.calmed < math.inf else "the integral of"
@@ -992,7 +989,7 @@ class _Task:
             last, target = part_of(found.x, np.s_[b, -1]), part_of(self.target, b)
             psi = evaluate(Of(_miss, self.solved[0]), (self.system, self.solved[1]), (last, target))
             off = np.abs(vectors[:, unreached].T @ np.asarray(psi)).max()
-        if off > math.sqrt(options.tolerance):  # no control changes this part: is the goal on another leaf?
+        if off > options.feasible:  # no control changes this part: is the goal on another leaf?
             leaves = nonholonomy(self.system, part_of(found.x.g, np.s_[b, 0]), t=self.t0)
             if len(leaves.covectors):
                 return (
@@ -1093,17 +1090,16 @@ class _Task:
 
     def _at_bounds(self, u: Numbers) -> str:
         """The inputs that are at a bound in most steps."""
-        sides = zip(self.bounded, (self.low, self.high), strict=True)
-        near = [np.abs(u[:, list(places)] - ends) <= 1e-3 * (1.0 + np.abs(ends)) for places, ends in sides]
-        full = {place for side, places in zip(near, self.bounded, strict=True)
-                for place, share in zip(places, side.mean(axis=0), strict=True) if share > 0.5}  # fmt: skip
-        return ", ".join(self.inputs[place] for place in sorted(full))
+        ends = self.solved[0].limits(self.solved[1])[:, None]
+        near = np.isfinite(ends) & (np.abs(u - ends) <= 1e-3 * (1.0 + np.abs(ends)))
+        full = (near.mean(axis=1) > 0.5).any(axis=0)
+        return ", ".join(name for name, always in zip(self.inputs, full, strict=True) if always)
 
     def _reaches_without_bounds(self, found: Solution, b: int, options: Options) -> bool:
         discrete, numbers, free = self.problem(bounded=False)
         x, u, target = part_of((found.x, found.u, self.target), slice(b, b + 1))
         other = Solver(discrete, (self.system, numbers), target, free, options).solve(x, u)
-        return bool(other.infeasibility[0] <= math.sqrt(options.tolerance))
+        return bool(other.infeasibility[0] <= options.feasible)
 
 
 def _say_rows(rows: Numbers) -> str:

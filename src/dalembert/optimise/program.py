@@ -126,8 +126,7 @@ class NonlinearProgram:
         self.begins = np.array([0, *stages])  # where the unknowns of each stage begin in z, and those of the end
         self.guess = np.concatenate([np.zeros(self.f), np.c_[controls, np.zeros((self.steps, self.n))].ravel()])
         self.low, self.high = (np.full(self.guess.shape, side) for side in (-np.inf, np.inf))
-        for bound, places, side in zip((self.low, self.high), discrete.bounded, ("low", "high"), strict=True):
-            self._controls(bound)[:, list(places)] = consts[1][side]
+        self._controls(self.low)[:], self._controls(self.high)[:] = discrete.limits(consts[1])
         first = part_of(self.split(self.guess)[0], 0)
         self.held, self.end_held, self.goals = count_rows(self.flat, self.consts, first, controls[0], target)
         counts = (self.steps * self.n, self.steps * self.held, self.goals, self.end_held)

@@ -27,6 +27,7 @@ A problem is hashable. It has `dim`, of the manifold, `controls`, the numbers in
 
 from __future__ import annotations
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -563,6 +564,11 @@ class Options:
     least: float | None = None
     scaled: bool = True
 
+    @property
+    def feasible(self) -> float:
+        """What is missed by less is met."""
+        return math.sqrt(self.tolerance)
+
 
 class Machine:
     """The loops that solve some problems of one kind side by side, on numbers that stay where they are."""
@@ -779,10 +785,10 @@ class Solver:
         return Solution(*(join(parts) for parts in zip(*done, strict=True)))
 
     def solve_first(self, x: Any, u: Numbers) -> Solution:
-        """One problem after the other until one is solved: all run on the code of the first. The last one's answer."""
+        """One problem after the other until one is solved or feasible: all run on the code of the first."""
         for b in range(len(u)):
             found = self._solve(x, u, slice(b, b + 1), self.note)
-            if self.stopped or found.status[0] == "optimal":
+            if self.stopped or found.status[0] == "optimal" or found.infeasibility[0] <= self.options.feasible:
                 break
         return found
 

@@ -303,9 +303,7 @@ def _weigh_states(plan: Plan, what: str, given: Any) -> Numbers:
 def _weigh_controls(plan: Plan, given: Any) -> Numbers:
     """The weight (inputs, inputs) of a change of the controls."""
     (discrete, numbers, _), count = plan.problem, len(plan.inputs)
-    sizes = np.zeros(count)
-    for places, ends in zip(discrete.bounded, (numbers["low"], numbers["high"]), strict=True):
-        np.maximum.at(sizes, np.array(places, int), np.abs(ends))
+    sizes = np.nan_to_num(np.abs(discrete.limits(numbers)), posinf=0.0).max(axis=0)
     used = np.abs(plan.controls).max(axis=0)
     sizes = np.where(sizes > 0, sizes, np.where(used > TINY * used.max(), used, used.max() or 1.0))
     default = SHARE / sizes**2
