@@ -1102,6 +1102,12 @@ class _Task:
         return bool(other.infeasibility[0] <= options.feasible)
 
 
+_itself = lambda consts, node: node
+_miss = lambda of, consts, lane: of.end(consts, *lane)[2]
+_way = lambda group, ends: group.log(group.compose(group.inverse(ends[0]), ends[1]))
+_shift_from = lambda group, lane: group.compose(lane[0], group.exp(lane[1]))
+
+
 def _say_rows(rows: Numbers) -> str:
     """The rows of a path that are negative, with their values, in words."""
     return ", ".join(f"row {k} is {value:.2g}" for k, value in enumerate(rows) if value < -1e-6)
@@ -1124,10 +1130,6 @@ def _state_derivative(of: Discrete, consts: Any, x: Any) -> Any:
     return linearise_step(of, consts, (x, of.advance(consts, x, u), u))[:, : of.dim]
 
 
-def _itself(consts: Any, node: Node) -> Node:
-    return node
-
-
 def _hold_within(of: Discrete, consts: Any, lane: Any) -> Array:
     """What is held after a share of a step, which begins at a node that counts such shares."""
     (system, numbers), (node, u, share) = consts, lane
@@ -1139,10 +1141,6 @@ def _hold_within(of: Discrete, consts: Any, lane: Any) -> Array:
     return of.held(consts, t + h, *end, u)
 
 
-def _miss(of: Discrete, consts: Any, lane: Any) -> Array:
-    return of.end(consts, *lane)[2]
-
-
 def _state_after(of: Discrete, consts: Any, lane: Any) -> State:
     """The state at the end of a step; of a kinematic plan with the velocity of the step."""
     node, before, u = lane
@@ -1151,14 +1149,6 @@ def _state_after(of: Discrete, consts: Any, lane: Any) -> State:
         xi = of.drive(consts, of.size(consts[1], before)[0], before.g, u, of.size(consts[1], before)[1])[0].xi
         state = state._replace(xi=xi, increment=xi)
     return state
-
-
-def _way(group: Any, ends: Any) -> Any:
-    return group.log(group.compose(group.inverse(ends[0]), ends[1]))
-
-
-def _shift_from(group: Any, lane: Any) -> Any:
-    return group.compose(lane[0], group.exp(lane[1]))
 
 
 def _project_speed(consts: Any, lane: Any) -> Any:

@@ -88,8 +88,7 @@ def drive(of: Discrete, consts: Any, carry: Any, row: Any) -> Any:
     return method.observe(system, new, numbers["h"])._replace(group=system.group), u, good
 
 
-def _second(consts: Any, carry: Any) -> Any:
-    return carry[1]
+_second = lambda consts, carry: carry[1]
 
 
 @known_arguments(OUTSIDE)
