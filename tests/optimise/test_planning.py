@@ -889,3 +889,31 @@ def test_a_snakeboard_goes_ahead():
     made = plan(da.models.snakeboard(), start=start, goal={"x": 0.5}, steps=60, duration=6.0, cost=effort)
     assert made.status in ("optimal", "feasible") and made.infeasibility < 1e-6, made
     assert made.run["x"][-1] == pytest.approx(0.5, abs=1e-6)
+
+
+def loader():
+    """Two bodies on an axle each, bent by a motor between them."""
+    made = da.Mechanism("loader")
+    made.body("front", mass=2000.0, centre=(0.2, 0, 0.6), box=(1.6, 1.6, 1.0))
+    made.body("rear", mass=2500.0, centre=(-1.4, 0, 0.6), box=(1.8, 1.6, 1.0))
+    made.planar("front")
+    made.hinge("bend", "front", "rear", at=(-0.8, 0, 0.6), axis=(0, 0, 1), damping=200.0)
+    for side, y in (("left", 0.7), ("right", -0.7)):
+        made.wheel(f"front {side}", "front", at=(0, y, 0.5), mass=60.0, motor=(-3000.0, 3000.0))
+        made.wheel(f"rear {side}", "rear", at=(-1.6, y, 0.5), mass=60.0)
+    made.motor("bend", low=-8000.0, high=8000.0)
+    return made.system()
+
+
+@pytest.mark.heavy  # for the derivatives of its step, which are compiled for 20 s
+def test_a_loader_goes_around_an_obstacle_on_its_way():
+    """The shift of a Hessian is measured by its curvature: with that of the barrier nothing moved any more."""
+    sizes = np.array([3000.0, 3000.0, 8000.0])
+    goal = {"x": 8.0, "y": 0.0, "yaw": 0.0, "bend": 0.0, "speed": 0.0, "bend_rate": 0.0}
+    made = plan(
+        loader(), start={"x": 0.0, "y": 0.0, "yaw": 0.0, "bend": 0.0}, goal=goal, steps=40, duration=12.0,
+        cost=lambda t, g, xi, u: jnp.sum((u / sizes) ** 2),
+        path=lambda t, g, xi, u: jnp.sum((g[0][:2, 2] - jnp.array([4.0, 0.3])) ** 2)[None] - 1.5**2,
+    )  # fmt: skip
+    assert made.status == "optimal" and made.iterations < 100, made
+    assert np.hypot(made.run["x"] - 4.0, made.run["y"] - 0.3).min() == pytest.approx(1.5, abs=1e-6)

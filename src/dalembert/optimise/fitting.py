@@ -597,9 +597,8 @@ class FitProblem:
             if len(gap):
                 gaps.append(gap.reshape(1, -1))
                 gap_slopes.append(scatter(gap_along, after[:-1], size).reshape(1, -1, size))
-        residual, jacobian, gap, gap_jacobian = (
-            np.concatenate(each, axis=1) for each in (found, slopes, gaps, gap_slopes)
-        )
+        parts = (found, slopes, gaps, gap_slopes)
+        residual, jacobian, gap, gap_jacobian = (np.concatenate(each, axis=1) for each in parts)
         residual[[each is not None for each in why]] = np.nan
         return Evaluation(residual, jacobian, gap, gap_jacobian, why)
 

@@ -721,9 +721,7 @@ class _Task:
         if self.ends is not None and self.goal_marks.any():
             ends = self.ends
             if len(ends.t) not in (1, count):
-                raise InvalidInput(
-                    f"there are {count} starts and {len(ends.t)} goals; allowed: one goal, or one a start"
-                )
+                raise InvalidInput(f"there are {count} starts and {len(ends.t)} goals; allowed: one goal, or as many")
             ends = part_of(ends, np.arange(count) % len(ends.t))
             target = jax.tree.map(lambda leaf: np.repeat(leaf, starts, axis=0), (ends.g, self.coordinates_of(ends)))
             self.loose = ~self.goal_marks[: self.system.group.dim]

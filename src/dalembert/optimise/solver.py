@@ -107,7 +107,7 @@ class Derived(NamedTuple):
     plain: Any
     lagrange: Any
     sums: Any  # cost, sum of log(slack), sum of what is not met, sum of all multipliers
-    most: Any  # the largest of: slope, what is not met, s y, |s y - barrier|, Hessian
+    most: Any  # the largest of: slope, what is not met, s y, |s y - barrier|, Hessian without the barrier
 
 
 @dataclass(frozen=True)
@@ -211,9 +211,8 @@ def _derive(
         along = jnp.concatenate([along, pushed])
     slopes = wide @ along
     slope, J, AB = factor * slopes[0], slopes[1:held_], slopes[held_:]
-    hessian = plain = along.T @ curved @ along + (J.T * _stiffness(slack, dual)) @ J
-    if exact:
-        hessian = plain + along.T @ bent[0] @ along + turned
+    walls, plain = (J.T * _stiffness(slack, dual)) @ J, along.T @ curved @ along
+    hessian = plain + along.T @ bent[0] @ along + turned if exact else plain
     lagrange = slope + multiplier @ AB - dual @ J
     unmet, product = jnp.concatenate([gap, held - slack, jnp.zeros(1)]), jnp.concatenate([slack * dual, barrier[None]])
     off = lagrange.at[: behind.shape[0]].add(-behind)
@@ -222,7 +221,8 @@ def _derive(
         jnp.max(jnp.abs(mask * off)), jnp.max(jnp.abs(unmet)), jnp.max(product[:-1], initial=0.0),
         jnp.max(jnp.abs(product - barrier)), jnp.max(jnp.abs(hessian)),
     )  # fmt: skip
-    return Derived(gap, AB, slope, J, held, hessian, plain, lagrange, jnp.stack(sums), jnp.stack(most))
+    both = hessian + walls, plain + walls
+    return Derived(gap, AB, slope, J, held, *both, lagrange, jnp.stack(sums), jnp.stack(most))
 
 
 def _derive_end(

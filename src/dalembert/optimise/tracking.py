@@ -250,9 +250,7 @@ def track(
         gap = f"its states fit together, and the goal is met, to {plan.infeasibility:.1e}"
         warnings.warn(f"the plan to be tracked is not optimal ({plan.status}): {gap}", stacklevel=2)
     if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or not 0 <= horizon <= MAX_HORIZON:
-        raise InvalidInput(
-            f"horizon is {show(horizon)}; allowed: a number of steps up to {MAX_HORIZON}, or 0: fixed gains"
-        )
+        raise InvalidInput(f"horizon is {show(horizon)}; allowed: up to {MAX_HORIZON} steps, or 0: fixed gains")
     discrete, numbers, nodes = plan.problem
     n, r, N = len(plan.coordinates), len(plan.inputs), len(plan.controls)
     R = _weigh_controls(plan, control_weight)
@@ -272,8 +270,7 @@ def track(
 
 def step_riccati(consts: Any, after: Any, row: Any) -> Any:
     """Riccati's recursion: the weight P of the error before a step, and the gain of the step, from those after it."""
-    AB, weight = row
-    n = AB.shape[0]
+    (AB, weight), n = row, after[0].shape[0]
     whole = weight + AB.T @ after[0] @ AB
     gain = -solve(whole[n:, n:], whole[n:, :n])
     P = whole[:n, :n] + whole[:n, n:] @ gain
