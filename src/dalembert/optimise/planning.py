@@ -756,9 +756,8 @@ class _Task:
         words = np.where(reached & unfinished, "feasible", found.status).tolist()
         found = found._replace(status=["infeasible"] * len(words) if hopeless else words)
         worth = np.lexsort((found.cost, np.array(words) != "feasible", np.array(words) != "optimal"))
-        place = np.empty(len(worth), int)
-        place[worth] = np.arange(len(worth))
-        best = Plans(self, found, np.arange(count) * starts + np.argmin(place.reshape(count, starts), axis=1))
+        place = np.argsort(worth).reshape(count, starts)
+        best = Plans(self, found, np.arange(count) * starts + np.argmin(place, axis=1))
         if trial or hopeless or guess is not None or count > 1 or {"optimal", "interrupted"} & set(words):
             return best
         calm = self._plan_calmly(first, seed, options, progress)
@@ -783,8 +782,7 @@ class _Task:
             xi = rng.normal(size=xi.shape)
         t = self.t0 + rng.uniform(self.times.min(), self.times.max(), lanes)
         lane = (t, g, xi, rng.normal(size=(lanes, len(self.inputs))))
-        rows = np.asarray(evaluate_rows(Of(Discrete.keep_clear, discrete), (self.system, numbers), lane))
-        rows = rows.reshape(BESIDE, count, -1)
+        rows = evaluate_rows(Of(Discrete.keep_clear, discrete), (self.system, numbers), lane).reshape(BESIDE, count, -1)
         same = np.ptp(rows, axis=0) <= 1e-9 * (1.0 + np.abs(rows[0]))
         return [_say_rows(np.where(mark, each, 0.0)) for mark, each in zip(same, rows[0], strict=True)]
 
@@ -844,9 +842,8 @@ class _Task:
 
     def _driven(self, nodes: Node, u: Numbers) -> tuple[Node, Numbers]:
         """The nodes of the motion under these controls, as far as it goes, and the controls."""
-        discrete, numbers, _ = self.problem()
-        first, consts = part_of(nodes, np.s_[:, 0]), (self.system, numbers)
-        made = run_rows(Of(Discrete.advance, discrete), _itself, consts, first, u, lanes=len(u))[1]
+        (discrete, numbers, _), first = self.solved, part_of(nodes, np.s_[:, 0])
+        made = run_rows(Of(Discrete.advance, discrete), _itself, (self.system, numbers), first, u, lanes=len(u))[1]
         finite = [np.isfinite(leaf).all(axis=tuple(range(2, leaf.ndim))) for leaf in jax.tree.leaves(made)]
         good = np.logical_and.accumulate(np.all(finite, axis=0), axis=1)
         for new, leaf in zip(jax.tree.leaves(made), jax.tree.leaves(nodes), strict=True):
@@ -894,26 +891,19 @@ class _Task:
         ends = (found.nu, np.full(last, NOTHING))
         return solver.judge(found.x, found.u, found.costate, found.dual, ends)._replace(status=["feasible"])
 
-    def _along(self, plan: Plan, shares: Numbers) -> tuple[Any, Numbers]:
-        """(configurations, velocities) of a plan at shares of its duration."""
-        count = len(plan.controls)
-        index = np.clip((shares * count).astype(int), 0, count - 1)
-        rest, xi = shares * count - index, plan.xi[index]
-        lane = (part_of(jax.tree.map(np.asarray, plan.g), index), (rest * plan.step)[:, None] * xi)
-        g = evaluate_rows(_shift_from, self.system.group, lane)
-        return g, xi if plan.kinematic else xi + rest[:, None] * (plan.xi[index + 1] - xi)
-
     def _continue(self, guess: Plan, like: Node) -> tuple[Node, Numbers]:
         """The nodes and controls of another plan, which may have another number of steps."""
         if guess.inputs != self.inputs or guess.system.group != self.system.group:
             raise InvalidInput(f"guess has the inputs {guess.inputs}; allowed: a plan of this system: {self.inputs}")
-        s = np.linspace(0.0, 1.0, self.steps + 1)
-        g, xi = self._along(guess, s)
-        w = np.zeros_like(like.w) if self.kinematic else xi[:, self.free]
-        node = like._replace(g=g, w=w, duration=np.full_like(like.duration, guess.duration))
         count = len(guess.controls)
-        held = np.minimum((s[:-1] * count + 1e-9).astype(int), count - 1)
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[None], node), guess.controls[held][None]
+        places = np.linspace(0.0, count, self.steps + 1)
+        index = np.minimum((places + 1e-9).astype(int), count - 1)
+        rest, xi = (places - index)[:, None], guess.xi[index]
+        lane = (part_of(jax.tree.map(np.asarray, guess.g), index), rest * guess.step * xi)
+        g = evaluate_rows(_shift_from, self.system.group, lane)
+        w = like.w if self.kinematic else (xi + rest * (guess.xi[index + 1] - xi))[:, self.free]
+        node = like._replace(g=g, w=w, duration=np.full_like(like.duration, guess.duration))
+        return part_of(jax.tree.map(np.asarray, node), None), guess.controls[index[:-1]][None]
 
     def plan_of(self, found: Solution, b: int) -> Plan:
         """One plan of a solution."""

@@ -221,8 +221,7 @@ def _derive(
         jnp.max(jnp.abs(mask * off)), jnp.max(jnp.abs(unmet)), jnp.max(product[:-1], initial=0.0),
         jnp.max(jnp.abs(product - barrier)), jnp.max(jnp.abs(hessian)),
     )  # fmt: skip
-    both = hessian + walls, plain + walls
-    return Derived(gap, AB, slope, J, held, *both, lagrange, jnp.stack(sums), jnp.stack(most))
+    return Derived(gap, AB, slope, J, held, hessian + walls, plain + walls, lagrange, jnp.stack(sums), jnp.stack(most))
 
 
 def _derive_end(

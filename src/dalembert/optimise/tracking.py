@@ -21,7 +21,7 @@ from ..errors import InvalidInput, match_names
 from ..integrators import OK
 from ..kernels import Of, Shelf, evaluate, evaluate_rows, map_rows, part_of, run_rows
 from ..mechanics import MechanicalSystem, State, names_of, observe
-from ..numerics import finite, finite_reals, known_arguments, positive_int, require_instance, show, solve
+from ..numerics import finite_reals, known_arguments, not_negative, positive_int, require_instance, show, solve
 from ..numerics.types import Array
 from ..trajectory import Trajectory, simulate
 from .planning import Discrete, Node, Plan, linearise_step
@@ -314,11 +314,7 @@ def _weigh_controls(plan: Plan, given: Any) -> Numbers:
 def _by_names(what: str, given: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
     """Weights by the names that they mean."""
     found = match_names(f"name in {what}", given, dict.fromkeys(names))
-    for name, value in found.items():
-        found[name] = float(finite(f"{what} of {name}", value))
-        if found[name] < 0:
-            raise InvalidInput(f"{what} of {name} is {show(value)}; allowed: a number that is not negative")
-    return found
+    return {name: float(not_negative(f"{what} of {name}", value)) for name, value in found.items()}
 
 
 def _slopes(of: Discrete, consts: Any, node: Any) -> Any:
