@@ -6,7 +6,8 @@ import datetime
 import difflib
 import platform
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -44,6 +45,14 @@ def spell(name: str, known: Iterable[str]) -> str:
     numbered = re.fullmatch(r"((?:velocity[._]|configuration\.|along_)?(?:theta|[xyz]|[qvw]\d*))_\d+", plain)
     found = by_plain.get(plain, by_plain.get(numbered[1] if numbered else plain, name))
     return name if name in by_plain.values() else found
+
+
+def match_names(kind: str, given: Mapping[Any, Any], known: Collection[str]) -> dict[str, Any]:
+    """What was given by names, under the known ones; _ may stand for a blank in them."""
+    found = {spell(str(name), known): value for name, value in given.items()}
+    for name in found:
+        require_name(kind, name, known)
+    return found
 
 
 class OffConstraint(InvalidInput):

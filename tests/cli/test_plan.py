@@ -18,7 +18,7 @@ from dalembert import cli
 from dalembert.cli.optimise import read_plan
 from dalembert.errors import InvalidInput
 from dalembert.io.config import parse_job
-from dalembert.optimise.planning import read_names
+from dalembert.mechanics import read_names
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plan-park.toml"
 FEW = ["--set", "plan.steps=12"]

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -665,6 +666,20 @@ def test_the_same_without_bounds_is_tried_when_somebody_asks_why(monkeypatch):
         assert "Without bounds and path it is reached: they may be too tight" in made.reason and len(asked) == 1
 
 
+def test_a_calm_plan_that_is_only_feasible_begins_the_search_for_the_cost(monkeypatch):
+    """A trial that meets the goal, and ends before its unrest is least, was thrown away: then there was no plan."""
+    own, solve = park(20), planning.Solver.solve
+
+    def give_up(self, x, u):
+        self.options = replace(self.options, max_iterations=1)
+        return solve(self, x, u)
+
+    monkeypatch.setattr(planning.Solver, "solve", give_up)
+    monkeypatch.setattr(planning, "MAX_TRIAL", 5)
+    made = park(20)
+    assert made.status == "optimal" and made.cost == pytest.approx(own.cost, rel=1e-8)
+
+
 def two_carts(spring):
     """One is pushed; a spring may pull the other."""
     return da.System(
@@ -854,13 +869,51 @@ def test_a_steered_mechanism_is_planned_from_names_to_names():
 
 @pytest.mark.heavy  # for the second derivatives of its step, which are compiled for a minute
 @pytest.mark.parametrize(
-    ("x", "y", "yaw", "duration"), [(3, 1, 0, 6), (6, 6, np.pi / 2, 8), (-2, 0, 0, 6)]
+    ("x", "y", "yaw", "duration", "steps"),
+    [(3, 1, 0, 6, 40), (6, 6, np.pi / 2, 8, 40), (-2, 0, 0, 6, 40), (0, 2, 0, 12, 60)],
 )
-def test_a_car_with_ackermanns_steering_goes_where_it_is_sent(x, y, yaw, duration):
+def test_a_car_with_ackermanns_steering_goes_where_it_is_sent(x, y, yaw, duration, steps):
     """Steering costs next to nothing in the squares of the torques: a plan is found, and says what it is."""
     start = {"x": 0.0, "y": 0.0, "yaw": 0.0, "steer": 0.0}
     goal = {"x": x, "y": y, "yaw": yaw, "steer": 0.0, "speed": 0.0, "steer_rate": 0.0}
-    made = plan(da.models.ackermann_car(), start=start, goal=goal, steps=40, duration=duration, cost=effort)
+    made = plan(da.models.ackermann_car(), start=start, goal=goal, steps=steps, duration=duration, cost=effort)
     assert made.status in ("optimal", "feasible") and made.infeasibility < 1e-6, made
     assert [made.run[name][-1] for name in ("x", "y")] == pytest.approx([x, y], abs=1e-6)
     assert made.status == "optimal" or "least in the cost plus" in made.reason
+
+
+@pytest.mark.heavy
+def test_a_snakeboard_goes_ahead():
+    """It is driven by shaking alone: the goal is reached with little unrest."""
+    start = dict.fromkeys(("heading", "x", "y", "rotor", "wheels"), 0.0)
+    made = plan(da.models.snakeboard(), start=start, goal={"x": 0.5}, steps=60, duration=6.0, cost=effort)
+    assert made.status in ("optimal", "feasible") and made.infeasibility < 1e-6, made
+    assert made.run["x"][-1] == pytest.approx(0.5, abs=1e-6)
+
+
+def loader():
+    """Two bodies on an axle each, bent by a motor between them."""
+    made = da.Mechanism("loader")
+    made.body("front", mass=2000.0, centre=(0.2, 0, 0.6), box=(1.6, 1.6, 1.0))
+    made.body("rear", mass=2500.0, centre=(-1.4, 0, 0.6), box=(1.8, 1.6, 1.0))
+    made.planar("front")
+    made.hinge("bend", "front", "rear", at=(-0.8, 0, 0.6), axis=(0, 0, 1), damping=200.0)
+    for side, y in (("left", 0.7), ("right", -0.7)):
+        made.wheel(f"front {side}", "front", at=(0, y, 0.5), mass=60.0, motor=(-3000.0, 3000.0))
+        made.wheel(f"rear {side}", "rear", at=(-1.6, y, 0.5), mass=60.0)
+    made.motor("bend", low=-8000.0, high=8000.0)
+    return made.system()
+
+
+@pytest.mark.heavy  # for the derivatives of its step, which are compiled for 20 s
+def test_a_loader_goes_around_an_obstacle_on_its_way():
+    """The shift of a Hessian is measured by its curvature: with that of the barrier nothing moved any more."""
+    sizes = np.array([3000.0, 3000.0, 8000.0])
+    goal = {"x": 8.0, "y": 0.0, "yaw": 0.0, "bend": 0.0, "speed": 0.0, "bend_rate": 0.0}
+    made = plan(
+        loader(), start={"x": 0.0, "y": 0.0, "yaw": 0.0, "bend": 0.0}, goal=goal, steps=40, duration=12.0,
+        cost=lambda t, g, xi, u: jnp.sum((u / sizes) ** 2),
+        path=lambda t, g, xi, u: jnp.sum((g[0][:2, 2] - jnp.array([4.0, 0.3])) ** 2)[None] - 1.5**2,
+    )  # fmt: skip
+    assert made.status == "optimal" and made.iterations < 100, made
+    assert np.hypot(made.run["x"] - 4.0, made.run["y"] - 0.3).min() == pytest.approx(1.5, abs=1e-6)

@@ -103,7 +103,7 @@ def test_a_control_is_the_feedback_at_the_measured_state(lane_change):
         ({"horizon": -2}, "horizon is -2; allowed"),
         ({"state_weight": {"speeed": 1.0}}, r"unknown name in state_weight .speeed.\..* Allowed: "),
         ({"control_weight": {"forces": 1.0}}, r"unknown name in control_weight .forces.\. Did you mean .force"),
-        ({"state_weight": {"v1": -1.0}}, "state_weight of v1 is -1.0; allowed: a number that is not negative"),
+        ({"state_weight": {"v1": -1.0}}, "state_weight of v1 is -1.0; allowed: one number, not negative"),
     ],
 )
 def test_weights_that_make_no_sense_are_refused(lane_change, options, sentence):

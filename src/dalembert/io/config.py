@@ -32,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import simulation
-from ..errors import InvalidInput, UnknownName, require_name, spell
+from ..errors import InvalidInput, UnknownName, match_names, require_name
 from ..integrators import METHODS, Integrator, Method
 from ..kernels import has_gpu
 from ..mechanics import MechanicalSystem, State
@@ -406,12 +406,10 @@ def hold_controls(given: Any, system: MechanicalSystem, t0: float, step: float, 
     """The rows of the inputs, one a step, that signals by their names give in the middle of each step."""
     if not isinstance(given, Mapping):
         raise InvalidInput(f"[controls] must be a section of key = value lines; given {show(given)}")
-    names, signals = [each.name for each in system.inputs or ()], dict[str, Any]()
+    names = [each.name for each in system.inputs or ()]
     if not names:
         raise InvalidInput("[controls] is given, but the system has no inputs that a run can give")
-    for key, value in given.items():
-        require_name("input", name := spell(key, names), names)
-        signals[name] = read_signal(name, value)
+    signals = {name: read_signal(name, value) for name, value in match_names("input", given, names).items()}
     return simulation.sample_controls(signals, t0, step, steps, system.inputs)
 
 

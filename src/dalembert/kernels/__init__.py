@@ -53,6 +53,7 @@ from .lowering import (
 )
 from .plans import (
     Chain,
+    Of,
     PlacedLoop,
     Repeated,
     Shelf,
@@ -60,6 +61,7 @@ from .plans import (
     compile_function,
     concrete_leaves,
     evaluate,
+    evaluate_rows,
     find_chain,
     find_host_lanes,
     find_lane_chain,
@@ -69,6 +71,7 @@ from .plans import (
     keep,
     keep_carry,
     make_up,
+    part_of,
     plan_of,
     remember,
     run_rows,
@@ -84,14 +87,14 @@ from .transformations import known_number, mark_slopes, mark_values
 # fmt: off
 __all__ = [
     "BOOL", "F64", "I64", "PARTIALS", "Backend", "Block", "Builder", "Chain", "CompiledStep", "Loop", "Lowering",
-    "LoweringError", "NoteReader", "PlacedLoop", "Problem", "Progress", "RecordsTooLarge", "Repeated", "RunResult",
-    "Shelf", "StaleEntry", "Template", "Value", "Watch", "Words",
+    "LoweringError", "NoteReader", "Of", "PlacedLoop", "Problem", "Progress", "RecordsTooLarge", "Repeated",
+    "RunResult", "Shelf", "StaleEntry", "Template", "Value", "Watch", "Words",
     "as_jax", "as_routine", "available_memory", "best_width", "bind_whole", "columns", "compile", "compile_function",
-    "concrete_leaves", "count_operations", "count_processors", "curvature", "eliminate", "evaluate", "find_chain",
-    "find_host_lanes", "find_lane_chain", "find_plan", "find_slope_lanes", "has_gpu", "holds",
+    "concrete_leaves", "count_operations", "count_processors", "curvature", "eliminate", "evaluate", "evaluate_rows",
+    "find_chain", "find_host_lanes", "find_lane_chain", "find_plan", "find_slope_lanes", "has_gpu", "holds",
     "in_haste", "in_place", "in_series", "inner_blocks", "is_real", "keep", "keep_carry", "known_number", "lower",
     "make_problem", "make_up", "map_elements", "map_rows", "mark_slopes", "mark_values", "note_solution", "note_value",
-    "on_gpu", "one_at_a_time", "pack_values", "plan_of", "recognise", "remember", "run", "run_problem",
+    "on_gpu", "one_at_a_time", "pack_values", "part_of", "plan_of", "recognise", "remember", "run", "run_problem",
     "run_rows", "run_with_slopes", "scalar_type", "shapes_of", "simplify", "solution_series", "stream_problem",
     "take_solution", "to_host", "words_of",
 ]

@@ -388,6 +388,27 @@ def evaluate(
     return run_problem(problem, saves=1, backend=backend, threads=threads, single=True).records
 
 
+@dataclass(frozen=True)
+class Of:
+    """A function with its first argument, which is hashable: two that are equal share their compiled programs."""
+
+    function: Callable[..., Any]
+    first: Any
+
+    def __call__(self, *given: Any) -> Any:
+        return self.function(self.first, *given)
+
+
+def evaluate_rows(function: Observe, consts: Any, rows: Any, backend: Backend = "auto") -> Any:
+    """function(consts, row) of every row of a tree, side by side."""
+    return evaluate(function, consts, rows, lanes=len(jax.tree.leaves(rows)[0]), axes=(None, 0), backend=backend)
+
+
+def part_of(tree: Any, part: Any) -> Any:
+    """The same part of all arrays of a tree."""
+    return jax.tree.map(lambda leaf: leaf[part], tree)
+
+
 def run_rows(
     advance: Advance, observe: Observe, consts: Any, carry: Any, controls: Any, *, lanes: int | None = None
 ) -> tuple[Any, Any]:

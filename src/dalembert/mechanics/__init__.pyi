@@ -32,6 +32,9 @@ from .invariant import symmetric_matrix as symmetric_matrix
 from .mechanism import Mechanism as Mechanism
 from .mechanism import MechanismSystem as MechanismSystem
 from .mechanism import priority as priority
+from .naming import Named as Named
+from .naming import read_names as read_names
+from .naming import start_by_names as start_by_names
 from .system import ADMISSIBLE_TOLERANCE as ADMISSIBLE_TOLERANCE
 from .system import Driven as Driven
 from .system import FUNCTIONS as FUNCTIONS

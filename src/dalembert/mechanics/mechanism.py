@@ -723,6 +723,16 @@ class MechanismSystem(System):
         return tuple(name for joint in bent for name in joint.names if name not in placed)
 
     @property
+    def kept_components(self) -> Reals:
+        parts, n, kept = self.parts, self.group.dim, super().kept_components
+        rolling = {contact.body for contact in parts.contacts}
+        for body, joint in enumerate(parts.joints):
+            if joint.spins and not joint.geared:
+                place = n - parts.flat + joint.slot
+                kept[place], kept[n + place] = 0.0, body not in rolling
+        return kept
+
+    @property
     def load_names(self) -> tuple[str, ...]:
         """The names of the Lagrange multipliers: forces of contact (N), then forces and torques of closed loops."""
         return _load_names(self.parts)

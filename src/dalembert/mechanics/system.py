@@ -641,6 +641,11 @@ class MechanicalSystem:
         return tuple(name for name, turns in zip(self.coordinate_names, turning, strict=False) if turns)
 
     @property
+    def kept_components(self) -> np.ndarray[Any, Any]:
+        """1 for all of (g, xi), but 0 for angles that turn without end and rates of rolling wheels."""
+        return np.ones(2 * self.group.dim)
+
+    @property
     def rate_names(self) -> tuple[str, ...]:
         """The names of the rates, which are the components of xi."""
         return tuple(axis.name for axis in self.axes())
@@ -1452,8 +1457,8 @@ class Driven(MechanicalSystem):
     inertia, subspace, annihilator = of_part("system", "inertia", "subspace", "annihilator")
     L, A, b, phi, residual, rows = of_part("system", "L", "A", "b", "phi", "residual", "rows")
     project, velocity, basis = of_part("system", "project", "velocity", "basis")
-    coordinate_names, turning_names, rate_names, load_names = of_part(
-        "system", "coordinate_names", "turning_names", "rate_names", "load_names"
+    coordinate_names, turning_names, rate_names, load_names, kept_components = of_part(
+        "system", "coordinate_names", "turning_names", "rate_names", "load_names", "kept_components"
     )
     start_names, observe, named_coordinates = of_part("system", "start_names", "observe", "named_coordinates")
     names, axes, units, title = of_part("system", "names", "axes", "units", "title")

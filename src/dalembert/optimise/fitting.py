@@ -48,7 +48,7 @@ from ..io.measurements import (
     weigh,
 )
 from ..io.measurements import Experiment as Experiment
-from ..kernels import Backend, Progress, Repeated, evaluate
+from ..kernels import Backend, Progress, Repeated, evaluate, evaluate_rows, part_of
 from ..mechanics import MechanicalSystem, NonlinearSystem, State, name_leaves
 from ..mechanics.system import unify
 from ..numerics import (
@@ -396,10 +396,10 @@ class Part(NamedTuple):
         """The experiment of one of several fits."""
         shots, count = self.shots, len(self.times) // self.shots.fits
         one, own = slice(b, b + 1), slice(b * count, (b + 1) * count)
-        state, rows = jax.tree.map(lambda leaf: leaf[one], (shots.state, shots.rows))
-        place = (0 * shots.place[0][own], shots.place[1][own], shots.place[2][own])
-        data = jax.tree.map(lambda leaf: leaf[own], (self.weights, self.present, self.times, self.values))
-        alone = replace(shots, state=state, rows=rows, place=place, fits=1)
+        run, slot, row = part_of(shots.place, own)
+        data = part_of((self.weights, self.present, self.times, self.values), own)
+        state, rows = part_of((shots.state, shots.rows), one)
+        alone = replace(shots, state=state, rows=rows, place=(0 * run, slot, row), fits=1)
         return Part(alone, self.parameters, self.coordinates, self.origin[one], self.begun, *data)
 
 
@@ -511,19 +511,19 @@ def guess_starts(system: MechanicalSystem, shots: Shots, weights: Numbers, prese
     So the guess of the parameters leads no shot away, however unstable the motion is. Where one fails, its last good
     state is taken.
     """
-    form, (run, slot, row), first = shots.form, shots.place, jax.tree.map(lambda leaf: leaf[0], shots.state)
+    form, (run, slot, row), first = shots.form, shots.place, part_of(shots.state, 0)
     alone, none = replace(form, build=Built(None, name_leaves(system)), parameters=()), np.zeros(0, int)
     columns, r = Columns(), len(form.moved) + len(form.free)
     places = columns.add("", Unknown(np.zeros(r)))
     state = first._replace(momentum=np.asarray(system.momentum(first.t, first.g, first.xi)))  # with the guess
     found = [state]
     for s in range(1, len(shots.rows[1])):
-        u = jax.tree.map(lambda leaf: leaf[s - 1, 0, 1:], shots.rows[0])
+        u = part_of(shots.rows[0], np.s_[s - 1, 0, 1:])
         options = {"step": shots.h, "steps": shots.length, "save_every": shots.length, "controls": u}
         done = simulate(system, form.integrator, state, **options)
         end: State = jax.tree.map(lambda leaf: np.asarray(leaf)[-1:], done.records.state)
         end = end._replace(t=first.t + np.full(1, shots.h * shots.length * s))
-        rows, own, z = jax.tree.map(lambda leaf: leaf[s : s + 1], shots.rows), run == s, np.zeros((1, r))
+        rows, own, z = part_of(shots.rows, slice(s, s + 1)), run == s, np.zeros((1, r))
         one = replace(shots, form=alone, base=system, state=end, rows=rows, place=(0 * run[own], slot[own], row[own]))
         begin = (one, none, places[None], z[None], np.ones(r, bool))
         problem = FitProblem([Part(*begin, weights[own], present[own], times[own], [])], columns)
@@ -531,8 +531,7 @@ def guess_starts(system: MechanicalSystem, shots: Shots, weights: Numbers, prese
             z, _, why, *_ = Search(problem, "linear", 1.0, ALONE_RUNS, None).minimise(z, there)
             if why[0] == INTERRUPTED:  # nothing is found yet that could be kept
                 raise KeyboardInterrupt
-        lane = jax.tree.map(lambda leaf: leaf[0], (end, z))
-        state = evaluate(form.start, system, lane)._replace(group=state.group)
+        state = evaluate(form.start, system, part_of((end, z), 0))._replace(group=state.group)
         found.append(jax.tree.map(np.asarray, state))
     return jax.tree.map(lambda *leaves: np.stack(leaves), *found)  # type: ignore[no-any-return]
 
@@ -598,9 +597,8 @@ class FitProblem:
             if len(gap):
                 gaps.append(gap.reshape(1, -1))
                 gap_slopes.append(scatter(gap_along, after[:-1], size).reshape(1, -1, size))
-        residual, jacobian, gap, gap_jacobian = (
-            np.concatenate(each, axis=1) for each in (found, slopes, gaps, gap_slopes)
-        )
+        parts = (found, slopes, gaps, gap_slopes)
+        residual, jacobian, gap, gap_jacobian = (np.concatenate(each, axis=1) for each in parts)
         residual[[each is not None for each in why]] = np.nan
         return Evaluation(residual, jacobian, gap, gap_jacobian, why)
 
@@ -642,7 +640,7 @@ class Fit(Estimate):
         """
         part, run = self.problem.parts[experiment], self.run(experiment)
         form, system = part.shots.form, self.system(experiment)
-        motion = np.asarray(evaluate(form.show, system, run.records.state, lanes=len(run.t), axes=(None, 0)))
+        motion = np.asarray(evaluate_rows(form.show, system, run.records.state))
         names, data = show_values(form.measures, form.angles, system.group, part.values)
         data, names = np.where(part.present, data, np.nan), [label_quantity(name, system.units) for name in names]
         count, left, t = len(self.problem.parts), self.residuals(experiment), np.asarray(run.t)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,15 +23,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput, NumericalFailure, require_name, spell
+from ..errors import InvalidInput, NumericalFailure, match_names, require_name, spell
 from ..groups import Cayley, Retraction
 from ..integrators import OK, Integrator, LagrangeDAlembert, ProjectedRungeKutta, RungeKutta, require_arguments
 from ..integrators.base import NodeMethod, PhaseMethod
-from ..kernels import LoweringError, Template, evaluate, has_gpu, map_rows, recognise, run_rows
+from ..kernels import (
+    LoweringError,
+    Of,
+    Template,
+    evaluate,
+    evaluate_rows,
+    has_gpu,
+    map_rows,
+    part_of,
+    recognise,
+    run_rows,
+)
 from ..mechanics import (
     Accessibility,
     Input,
     MechanicalSystem,
+    Named,
     NonlinearSystem,
     State,
     accessibility,
@@ -39,6 +51,8 @@ from ..mechanics import (
     names_of,
     nonholonomy,
     observe,
+    read_names,
+    start_by_names,
 )
 from ..mechanics.system import constraint_at, unify
 from ..numerics import checks, find_root, show, solve
@@ -46,13 +60,12 @@ from ..numerics.types import Array, Element, Scalar, Velocity
 from ..plotting import plot_controlled
 from ..trajectory import Trajectory, simulate
 from .program import SOLVERS, solve_by
-from .solver import NOTHING, Of, Options, Solution, Solver
+from .solver import NOTHING, Options, Solution, Solver
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Numbers = np.ndarray[Any, Any]
-NEWTON_STEPS = 4  # to a configuration by names
 CORRECTIONS = 3  # of a configuration that is not on its group; each squares the defect
 AMPLITUDE = 0.3  # of the waves in a first guess
 OPEN = (-math.inf, math.inf)
@@ -78,33 +91,6 @@ class Node(NamedTuple):
     w: Any
     duration: Any  # (1,) where it is free, else (0,)
     first: Any  # (g, w) of the start where the motion is to be periodic, else ()
-
-
-@dataclass(frozen=True)
-class Named:
-    """Some of the coordinates and rates of a system: their places, and which of them are angles up to turns."""
-
-    places: tuple[int, ...]
-    turning: tuple[bool, ...]
-
-    def off(self, system: MechanicalSystem, t: Scalar, g: Element, xi: Velocity, values: Array) -> Array:
-        """How far they are from these values."""
-        off = observe(system, t, g, xi)[np.array(self.places, int)] - values
-        return jnp.where(np.array(self.turning), jnp.arctan2(jnp.sin(off), jnp.cos(off)), off)
-
-    def move(self, consts: Any, lane: Any) -> Any:
-        """(The nearest configuration with these values, the slope of the values along its increments.)"""
-        (system, t, values), g = consts, lane
-        rest = jnp.zeros(system.group.dim)
-
-        def off(d: Array) -> Array:
-            return self.off(system, t, _shift_from(system.group, (g, d)), rest, values)
-
-        for _ in range(NEWTON_STEPS):
-            slope = jax.jacfwd(off)(rest)
-            square = slope @ slope.T + 1e-14 * jnp.eye(len(self.places))  # rates have no slope
-            g = _shift_from(system.group, (g, -slope.T @ solve(square, off(rest))))
-        return g, jax.jacfwd(off)(rest)
 
 
 @dataclass(frozen=True)
@@ -241,6 +227,13 @@ class Discrete:
             parts.append(self.keep_clear(consts, (t, g, xi, u)))
         return jnp.concatenate(parts)
 
+    def limits(self, numbers: Any) -> Numbers:
+        """The lower and the upper bounds (2, controls) of the inputs, infinite where there are none."""
+        ends = np.tile(np.array([OPEN]).T, self.controls)
+        for end, places, side in zip(ends, self.bounded, ("low", "high"), strict=True):
+            end[list(places)] = numbers[side]
+        return ends
+
     def keep_clear(self, consts: Any, lane: Any) -> Array:
         """The values (rows,) of the path at (t, g, xi, u)."""
         path = self.path.fill(consts[1]["path"]) if isinstance(self.path, Template) else self.path
@@ -326,8 +319,8 @@ class Plan:
         parts, shares = len(WITHIN), np.repeat(WITHIN, len(u))
         lane = jax.tree.map(lambda leaf: np.concatenate([leaf[: len(u)]] * parts), (nodes, u))
         lane = (lane[0]._replace(k=lane[0].k / shares), lane[1], shares)
-        rows = evaluate(Of(_hold_within, discrete), (self.system, numbers), lane, lanes=len(shares), axes=(None, 0))
-        rows = np.asarray(rows)[:, sum(map(len, discrete.bounded)) :].reshape(parts, len(u), -1).min(axis=0)
+        rows = np.asarray(evaluate_rows(Of(_hold_within, discrete), (self.system, numbers), lane))
+        rows = rows[:, sum(map(len, discrete.bounded)) :].reshape(parts, len(u), -1).min(axis=0)
         k, row = np.unravel_index(np.argmin(np.nan_to_num(rows)), rows.shape)
         own, broken = row - sum(map(len, discrete.watched)), (rows < -CROSSED).any(axis=1).sum()
         what = f"row {own} of the path" if own >= 0 else "a bound of the motion"
@@ -340,9 +333,7 @@ class Plan:
         (discrete, numbers, nodes), u = self.problem, self.controls
         before = jax.tree.map(lambda leaf: np.concatenate([leaf[:1], leaf[:-1]]), nodes)
         lane = (nodes, before, np.concatenate([u[:1], u]))
-        made: State = evaluate(
-            Of(_state_after, discrete), (self.system, numbers), lane, lanes=len(u) + 1, axes=(None, 0)
-        )
+        made: State = evaluate_rows(Of(_state_after, discrete), (self.system, numbers), lane)
         return made._replace(group=self.system.group)
 
     @property
@@ -363,19 +354,14 @@ class Plan:
     @property
     def xi(self) -> Numbers:
         """The velocities of the states, shape (steps + 1, n); if kinematic those of the steps, the last twice."""
-        if not self.kinematic:
-            return np.asarray(self.states.xi)
-        return np.concatenate([np.asarray(self.states.xi)[1:], np.asarray(self.states.xi)[-1:]])
+        xi = np.asarray(self.states.xi)
+        return np.concatenate([xi[1:], xi[-1:]]) if self.kinematic else xi
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Draw the motion beside its controls and their bounds; `path` saves the figure."""
         (discrete, numbers, _), units = self.problem, self.system.units
-        sides = zip(discrete.bounded, (numbers["low"], numbers["high"]), strict=True)
-        low, high = (dict(zip(places, np.asarray(values).tolist(), strict=True)) for places, values in sides)
-        inputs = [
-            Input(name, units.get(name, ""), low.get(k, OPEN[0]), high.get(k, OPEN[1]))
-            for k, name in enumerate(self.inputs)
-        ]
+        limits = zip(self.inputs, discrete.limits(numbers).T.tolist(), strict=True)
+        inputs = [Input(name, units.get(name, ""), *ends) for name, ends in limits]
         return plot_controlled({"plan": self}, {"plan": self.controls}, inputs, path)
 
     def check(self) -> Plan:
@@ -392,18 +378,17 @@ class Plan:
         """Simulate the plan: its motion as an ordinary run with these controls."""
         if self.kinematic:
             raise InvalidInput("a kinematic plan has velocities as its controls, and no run: see plan.states")
-        start = jax.tree.map(lambda leaf: leaf[0], self.states)
-        steps = len(self.controls)
-        return simulate(self.system, self.method, start, step=self.step, steps=steps, controls=self.controls)
+        options: Any = {"step": self.step, "steps": len(self.controls), "controls": self.controls}
+        return simulate(self.system, self.method, part_of(self.states, 0), **options)
 
     def __repr__(self) -> str:
         held = f"; strict second-order condition {'holds' if self.strict else 'not shown'}"
-        lines = [
-            f"<Plan of {len(self.controls)} steps, {self.duration:g} s: {self.status}, cost {self.cost:.10g}",
+        told = f"\n {self.reason}" if self.reason else ""
+        return (
+            f"<Plan of {len(self.controls)} steps, {self.duration:g} s: {self.status}, cost {self.cost:.10g}\n"
             f" after {self.iterations} iterations; first-order residual {self.error:.1e}, goal and gaps met to "
-            f"{self.infeasibility:.1e}{held if self.status == 'optimal' else ''}",
-        ]
-        return "\n".join([*lines, *([f" {self.reason}"] if self.reason else [])]) + ">"
+            f"{self.infeasibility:.1e}{held if self.status == 'optimal' else ''}{told}>"
+        )
 
 
 class Plans(Sequence[Plan]):
@@ -500,9 +485,9 @@ def plan(
     """
     method = LagrangeDAlembert() if method is None else method
     checks.require_instance("system", system, MechanicalSystem, "a system")
-    start, ways = _start_by_names(system, start) if isinstance(start, Mapping) else (start, None)
+    start, ways = start_by_names(system, start) if isinstance(start, Mapping) else (start, None)
     first, several = _as_states(system, start, "start")
-    lead: State = jax.tree.map(lambda leaf: leaf[0], first)
+    lead: State = part_of(first, 0)
     require_arguments(system, method, lead, 1.0)
     task = _Task(system, method, lead, goal, steps, duration, kinematic)
     task.take_functions(cost, final_cost, path)
@@ -523,49 +508,6 @@ def plan(
     task.backend, task.solver = backend, solver
     found = task.solve(first, guess, int(starts), seed, options, progress)
     return found if several else found[0]
-
-
-def match_names(kind: str, given: Mapping[Any, Any], known: Collection[str]) -> dict[str, Any]:
-    """What was given by names, under the known ones; _ may stand for a blank in them."""
-    found = {spell(str(name), known): value for name, value in given.items()}
-    for name in found:
-        require_name(kind, name, known)
-    return found
-
-
-def read_names(system: MechanicalSystem, what: str, given: Mapping[str, Any], rates: bool) -> tuple[Named, Numbers]:
-    """What a start or a goal names, and the values."""
-    if not given:
-        raise InvalidInput(f"the {what} has no names; allowed: names with values, or None for no goal")
-    names, turning = names_of(system)
-    turns = dict(zip(names, turning, strict=True)) | (dict.fromkeys(system.rate_names, False) if rates else {})
-    given = match_names(f"name of the {what}", given, turns)
-    values = np.array([float(checks.finite(f"{name} of the {what}", value)) for name, value in given.items()])
-    return Named(tuple(list(turns).index(name) for name in given), tuple(turns[name] for name in given)), values
-
-
-def _start_by_names(system: MechanicalSystem, given: Mapping[str, Any]) -> tuple[State, Numbers]:
-    """A state with the named values, at rest but for named rates, and the directions in which it is free."""
-    named, values = read_names(system, "start", given, True)
-    seen, (names, _) = dict(zip(named.places, values, strict=True)), names_of(system)
-    near, xi = system.group.identity(), np.array([seen.get(len(names) + k, 0.0) for k in range(len(system.rate_names))])
-    if len(xi) != system.group.dim:  # rates of a mechanism are more than its velocities
-        made = system.state(**{str(name).replace(" ", "_"): value for name, value in given.items()})
-        near, xi = made.g, np.asarray(made.xi)
-    g, slope = evaluate(Of(Named.move, named), (system, 0.0, values), near)
-    _, sizes, vectors = np.linalg.svd(np.asarray(slope))
-    ways = vectors[(sizes > 1e-9).sum() :].T
-    lane = (g, ways @ np.linspace(0.3, 0.5, ways.shape[1]))
-    off = evaluate(Of(_off_beside, named), (system, xi, values), lane)
-    if np.abs(off).max(initial=0.0) > 1e-9:
-        known = ", ".join(name for k, name in enumerate(names) if k not in seen)
-        raise InvalidInput(f"the start names {', '.join(given)}; these cannot hold while {known} are free: name more")
-    return system.state(g, xi), ways
-
-
-def _off_beside(named: Named, consts: Any, lane: Any) -> Array:
-    (system, xi, values), (g, d) = consts, lane
-    return named.off(system, 0.0, system.group.compose(g, Cayley().tau(system.group, d)), xi, values)
 
 
 def _as_states(system: MechanicalSystem, given: Any, name: str) -> tuple[State, bool]:
@@ -643,7 +585,7 @@ class _Task:
         self.free_time = self.times.ndim == 1
         if self.times.shape not in ((), (2,)) or not (np.diff([0.0, *np.atleast_1d(self.times)]) > 0).all():
             raise InvalidInput(f"duration is {show(duration)}; allowed: a positive number or (shortest, longest)")
-        ends = [start.g] + ([] if self.ends is None else [jax.tree.map(lambda leaf: leaf[0], self.ends.g)])
+        ends = [start.g] + ([] if self.ends is None else [part_of(self.ends.g, 0)])
         self.free, self.redundant, self.explicit = choose_velocities(system, self.t0, ends)
 
     def take_functions(self, cost: Any, final_cost: Any, path: Any) -> None:
@@ -779,15 +721,13 @@ class _Task:
         if self.ends is not None and self.goal_marks.any():
             ends = self.ends
             if len(ends.t) not in (1, count):
-                raise InvalidInput(
-                    f"there are {count} starts and {len(ends.t)} goals; allowed: one goal, or one a start"
-                )
-            ends = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (count, *leaf.shape[1:])), ends)
+                raise InvalidInput(f"there are {count} starts and {len(ends.t)} goals; allowed: one goal, or as many")
+            ends = part_of(ends, np.arange(count) % len(ends.t))
             target = jax.tree.map(lambda leaf: np.repeat(leaf, starts, axis=0), (ends.g, self.coordinates_of(ends)))
             self.loose = ~self.goal_marks[: self.system.group.dim]
         elif self.named is not None:  # the guess ends there
             consts = (self.system, self.t0, self.wanted)
-            g, slope = evaluate(Of(Named.move, self.named), consts, first.g, lanes=count, axes=(None, 0))
+            g, slope = evaluate_rows(Of(Named.move, self.named), consts, first.g)
             ends = first._replace(g=jax.tree.map(np.asarray, g), xi=np.zeros_like(first.xi))
             self.loose = ~(np.abs(slope) > 1e-9).any(axis=(0, 1))
         nodes, controls = self.guesses(first, ends, guess, starts, seed)
@@ -811,14 +751,13 @@ class _Task:
                 f"{other}a system with fewer coordinates"
             ) from fault
         starts = len(found.u) // count
-        reached = found.infeasibility <= math.sqrt(options.tolerance)
+        reached = found.infeasibility <= options.feasible
         unfinished = np.isin(found.status, ("stalled", "too many iterations"))
         words = np.where(reached & unfinished, "feasible", found.status).tolist()
         found = found._replace(status=["infeasible"] * len(words) if hopeless else words)
         worth = np.lexsort((found.cost, np.array(words) != "feasible", np.array(words) != "optimal"))
-        place = np.empty(len(worth), int)
-        place[worth] = np.arange(len(worth))
-        best = Plans(self, found, np.arange(count) * starts + np.argmin(place.reshape(count, starts), axis=1))
+        place = np.argsort(worth).reshape(count, starts)
+        best = Plans(self, found, np.arange(count) * starts + np.argmin(place, axis=1))
         if trial or hopeless or guess is not None or count > 1 or {"optimal", "interrupted"} & set(words):
             return best
         calm = self._plan_calmly(first, seed, options, progress)
@@ -836,16 +775,14 @@ class _Task:
         g, xi = jax.tree.map(lambda leaf: np.tile(leaf, (BESIDE, *(1,) * (leaf.ndim - 1))), (ends.g, ends.xi))
         known = self.goal_marks if self.named is None else np.zeros(len(self.coordinates), bool)
         shift = np.where(known[:n], 0.0, rng.uniform(-1.0, 1.0, (lanes, n)))
-        g = evaluate(_shift_from, group, (g, shift), lanes=lanes, axes=(None, 0))
+        g = evaluate_rows(_shift_from, group, (g, shift))
         if self.named is not None:
-            consts = (self.system, self.t0, self.wanted)
-            g, _ = evaluate(Of(Named.move, self.named), consts, g, lanes=lanes, axes=(None, 0))
+            g, _ = evaluate_rows(Of(Named.move, self.named), (self.system, self.t0, self.wanted), g)
         if self.kinematic or not known[n:].all():
             xi = rng.normal(size=xi.shape)
         t = self.t0 + rng.uniform(self.times.min(), self.times.max(), lanes)
         lane = (t, g, xi, rng.normal(size=(lanes, len(self.inputs))))
-        rows = evaluate(Of(Discrete.keep_clear, discrete), (self.system, numbers), lane, lanes=lanes, axes=(None, 0))
-        rows = np.asarray(rows).reshape(BESIDE, count, -1)
+        rows = evaluate_rows(Of(Discrete.keep_clear, discrete), (self.system, numbers), lane).reshape(BESIDE, count, -1)
         same = np.ptp(rows, axis=0) <= 1e-9 * (1.0 + np.abs(rows[0]))
         return [_say_rows(np.where(mark, each, 0.0)) for mark, each in zip(same, rows[0], strict=True)]
 
@@ -858,7 +795,7 @@ class _Task:
         group, N, n, count = self.system.group, self.steps, self.system.group.dim, len(first.t)
         s, T = np.linspace(0.0, 1.0, N + 1)[:, None], float(np.exp(np.log(self.times).mean()))
         end = first if ends is None else ends
-        way = np.asarray(evaluate(_way, group, (first.g, end.g), lanes=count, axes=(None, 0)))[:, None, None]
+        way = np.asarray(evaluate_rows(_way, group, (first.g, end.g)))[:, None, None]
         way = np.where(np.isfinite(way).all(axis=3, keepdims=True), way, 0.0)
         length = np.maximum(np.abs(way).max(axis=3, initial=0.0, keepdims=True), AMPLITUDE)
         waves = np.zeros((count, starts, 2, n))
@@ -880,15 +817,12 @@ class _Task:
             return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(B, N + 1, *leaf.shape[1:]), tree)
 
         def places() -> Any:
-            lane = (everywhere(first.g), np.where(s > 0, shift, 0.0).reshape(-1, n))
-            return evaluate(_shift_from, group, lane, lanes=B * (N + 1), axes=(None, 0))
+            return evaluate_rows(_shift_from, group, (everywhere(first.g), np.where(s > 0, shift, 0.0).reshape(-1, n)))
 
         if self.system.constraints and self.loose.any() and not self.loose.all():  # wheels turn as their body goes
             given = (self.system, self.t0, np.where(self.loose, LOOSE, 1.0))
-            lane = (places(), speed.reshape(-1, n))
-            speed = np.asarray(evaluate(_project_speed, given, lane, lanes=B * (N + 1), axes=(None, 0))).reshape(
-                speed.shape
-            )
+            made = evaluate_rows(_project_speed, given, (places(), speed.reshape(-1, n)))
+            speed = np.asarray(made).reshape(speed.shape)
             turned = np.cumsum(0.5 * (speed[:, 1:] + speed[:, :-1]), axis=1) * T / N
             shift[:, 1:, self.loose] = turned[..., self.loose]
         speed, g = speed[..., self.free], by_plans(places())
@@ -898,19 +832,18 @@ class _Task:
         numbers, time = np.tile(np.arange(N + 1.0), (B, 1)), np.full((B, N + 1, int(self.free_time)), T)
         nodes = Node(numbers, g, w, time, origin)
         if isinstance(guess, Plan):
-            return self._continue(guess, jax.tree.map(lambda leaf: leaf[0], nodes))
+            return self._continue(guess, part_of(nodes, 0))
         if guess is not None:
             u = np.asarray(checks.finite_reals("guess", guess))
             if u.shape != (N, len(self.inputs)):
                 raise InvalidInput(f"guess has shape {u.shape}; allowed: ({N}, {len(self.inputs)}) or a Plan")
             return self._driven(nodes, np.tile(u, (B, 1, 1)))
-        return nodes, self._inside(u)
+        return nodes, np.clip(u, *self.solved[0].limits(self.solved[1]))
 
     def _driven(self, nodes: Node, u: Numbers) -> tuple[Node, Numbers]:
         """The nodes of the motion under these controls, as far as it goes, and the controls."""
-        discrete, numbers, _ = self.problem()
-        first, consts = jax.tree.map(lambda leaf: leaf[:, 0], nodes), (self.system, numbers)
-        made = run_rows(Of(Discrete.advance, discrete), _itself, consts, first, u, lanes=len(u))[1]
+        (discrete, numbers, _), first = self.solved, part_of(nodes, np.s_[:, 0])
+        made = run_rows(Of(Discrete.advance, discrete), _itself, (self.system, numbers), first, u, lanes=len(u))[1]
         finite = [np.isfinite(leaf).all(axis=tuple(range(2, leaf.ndim))) for leaf in jax.tree.leaves(made)]
         good = np.logical_and.accumulate(np.all(finite, axis=0), axis=1)
         for new, leaf in zip(jax.tree.leaves(made), jax.tree.leaves(nodes), strict=True):
@@ -928,19 +861,20 @@ class _Task:
             counts.insert(0, -(-counts[0] // 2))
         short, found = replace(options, max_iterations=min(options.max_iterations, MAX_TRIAL)), cast(Any, None)
 
-        def improve(cost: float, unrest: float, steps: int) -> bool:
+        def improve(cost: float, unrest: float, steps: int, enough: tuple[str, ...] = REACHED) -> bool:
             nonlocal found, spent
             self.share, self.steps, guess = (cost, unrest), steps, None if found is None else self.plan_of(found, 0)
             new = self.solve(first, guess, MORE_STARTS if found is None else 1, seed, short, progress, trial=True)
             spent += int(new._found.iterations[0])
-            found = new._found if (good := new.status[0] == "optimal") else found
+            found = new._found if (good := new.status[0] in enough) else found
             return good
 
         if good := all(improve(0.0, 1.0, steps) for steps in counts):
             unit = (abs(self._judge(found).cost[0]) or 1.0) / (found.cost[0] or 1.0)
-            faded = list(itertools.takewhile(lambda share: improve(1.0, unit * share, counts[-1]), FADING))
-            self.calmed = unit * faded[-1] if faded else math.inf
-            found = self._judge(found) if self.calmed else found
+            calm = found.status[0] == "optimal"
+            faded = [*itertools.takewhile(lambda share: improve(1.0, unit * share, counts[-1], REACHED[:1]), FADING)]
+            self.calmed = unit * faded[-1] if faded else math.inf if calm else 0.0
+            found = found if 0.0 in faded else self._judge(found)
         else:
             found = None
             good = all(improve(1.0, 0.0, steps) for steps in counts)
@@ -952,39 +886,24 @@ class _Task:
         """A plan of least unrest, by the cost itself."""
         self.share = (1.0, 0.0)
         discrete, numbers, free = self.problem()
-        target, options = jax.tree.map(lambda leaf: leaf[:1], self.target), replace(self.options, scaled=False)
+        target, options = part_of(self.target, slice(1)), replace(self.options, scaled=False)
         solver, last = Solver(discrete, (self.system, numbers), target, free, options), (1, 2 * self.free_time)
         ends = (found.nu, np.full(last, NOTHING))
         return solver.judge(found.x, found.u, found.costate, found.dual, ends)._replace(status=["feasible"])
-
-    def _along(self, plan: Plan, shares: Numbers) -> tuple[Any, Numbers]:
-        """(configurations, velocities) of a plan at shares of its duration."""
-        count = len(plan.controls)
-        index = np.clip((shares * count).astype(int), 0, count - 1)
-        rest, xi = shares * count - index, plan.xi[index]
-        at = jax.tree.map(lambda leaf: np.asarray(leaf)[index], plan.g)
-        lane = (at, (rest * plan.step)[:, None] * xi)
-        g = evaluate(_shift_from, self.system.group, lane, lanes=len(shares), axes=(None, 0))
-        return g, xi if plan.kinematic else xi + rest[:, None] * (plan.xi[index + 1] - xi)
 
     def _continue(self, guess: Plan, like: Node) -> tuple[Node, Numbers]:
         """The nodes and controls of another plan, which may have another number of steps."""
         if guess.inputs != self.inputs or guess.system.group != self.system.group:
             raise InvalidInput(f"guess has the inputs {guess.inputs}; allowed: a plan of this system: {self.inputs}")
-        s = np.linspace(0.0, 1.0, self.steps + 1)
-        g, xi = self._along(guess, s)
-        w = np.zeros_like(like.w) if self.kinematic else xi[:, self.free]
-        node = like._replace(g=g, w=w, duration=np.full_like(like.duration, guess.duration))
         count = len(guess.controls)
-        held = np.minimum((s[:-1] * count + 1e-9).astype(int), count - 1)
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[None], node), guess.controls[held][None]
-
-    def _inside(self, u: Numbers) -> Numbers:
-        """The controls within their bounds."""
-        u, (low, high) = u.copy(), map(list, self.bounded)
-        u[..., low] = np.maximum(u[..., low], self.low)
-        u[..., high] = np.minimum(u[..., high], self.high)
-        return u
+        places = np.linspace(0.0, count, self.steps + 1)
+        index = np.minimum((places + 1e-9).astype(int), count - 1)
+        rest, xi = (places - index)[:, None], guess.xi[index]
+        lane = (part_of(jax.tree.map(np.asarray, guess.g), index), rest * guess.step * xi)
+        g = evaluate_rows(_shift_from, self.system.group, lane)
+        w = like.w if self.kinematic else (xi + rest * (guess.xi[index + 1] - xi))[:, self.free]
+        node = like._replace(g=g, w=w, duration=np.full_like(like.duration, guess.duration))
+        return part_of(jax.tree.map(np.asarray, node), None), guess.controls[index[:-1]][None]
 
     def plan_of(self, found: Solution, b: int) -> Plan:
         """One plan of a solution."""
@@ -1029,7 +948,7 @@ class _Task:
         falling = ""
         if found.cost[b] < 0:
             falling = f". The cost is {found.cost[b]:.2g}: one that can fall below zero may have no least value"
-        if gap <= math.sqrt(options.tolerance):
+        if gap <= options.feasible:
             what, moved = "", ", ".join(self.coordinates[self.system.group.dim :] or self.inputs)
             if self.calmed:
                 least = f"the cost plus {self.calmed:.2g} times" if self.calmed < math.inf else "the integral of"
@@ -1055,11 +974,11 @@ class _Task:
                 names = np.array(list(self.goal))
             weights = np.abs(vectors[: len(names), unreached]).max(axis=1)
             missed = ", ".join(names[weights > 0.3])
-            last, target = jax.tree.map(lambda leaf: leaf[b], (jax.tree.map(lambda x: x[:, -1], found.x), self.target))
+            last, target = part_of(found.x, np.s_[b, -1]), part_of(self.target, b)
             psi = evaluate(Of(_miss, self.solved[0]), (self.system, self.solved[1]), (last, target))
             off = np.abs(vectors[:, unreached].T @ np.asarray(psi)).max()
-        if off > math.sqrt(options.tolerance):  # no control changes this part: is the goal on another leaf?
-            leaves = nonholonomy(self.system, jax.tree.map(lambda leaf: leaf[b, 0], found.x.g), t=self.t0)
+        if off > options.feasible:  # no control changes this part: is the goal on another leaf?
+            leaves = nonholonomy(self.system, part_of(found.x.g, np.s_[b, 0]), t=self.t0)
             if len(leaves.covectors):
                 return (
                     f"the goal is not reachable: motions from the start fill {leaves.growth[-1]} of {leaves.dimension} "
@@ -1099,7 +1018,7 @@ class _Task:
 
     def _say_start(self, found: Solution, b: int) -> str:
         """That the start breaks bounds or the path, if it does."""
-        (discrete, numbers, _), x = self.solved, jax.tree.map(lambda leaf: leaf[b, 0], found.x)
+        (discrete, numbers, _), x = self.solved, part_of(found.x, np.s_[b, 0])
         consts, words = (self.system, numbers), ""
         t, g, xi = evaluate(Of(Discrete.motion, discrete), consts, x)
         if outside := self._beyond(dict(enumerate(np.asarray(observe(self.system, t, g, xi))))):
@@ -1116,8 +1035,8 @@ class _Task:
         discrete, numbers, x = self._at_fixed_step(found, b)
         h = numbers["h"]
         fixed = replace(discrete, method=RungeKutta(), leaves_group=True, cost=None, final_cost=None, path=None)
-        first = jax.tree.map(lambda leaf: leaf[0], x)
-        made = np.asarray(evaluate(Of(_state_derivative, fixed), (self.system, numbers | {"h": h * 1e-3}), first))
+        consts = (self.system, numbers | {"h": h * 1e-3})
+        made = np.asarray(evaluate(Of(_state_derivative, fixed), consts, part_of(x, 0)))
         if not np.isfinite(made).all():
             return ""
         factors = np.linalg.eigvals(made).astype(complex)
@@ -1146,7 +1065,7 @@ class _Task:
         if self.named is not None:
             values = dict(zip(self.named.places, self.wanted, strict=True))
         elif self.ends is not None and self.goal_marks[: self.system.group.dim].all():
-            seen = np.asarray(observe(self.system, *jax.tree.map(lambda leaf: leaf[k], self.ends[:3])))
+            seen = np.asarray(observe(self.system, *part_of(self.ends[:3], k)))
             values = dict(enumerate(seen if self.goal_marks.all() else seen[: -self.system.group.dim]))
         return self._beyond(values)
 
@@ -1159,17 +1078,22 @@ class _Task:
 
     def _at_bounds(self, u: Numbers) -> str:
         """The inputs that are at a bound in most steps."""
-        sides = zip(self.bounded, (self.low, self.high), strict=True)
-        near = [np.abs(u[:, list(places)] - ends) <= 1e-3 * (1.0 + np.abs(ends)) for places, ends in sides]
-        full = {place for side, places in zip(near, self.bounded, strict=True)
-                for place, share in zip(places, side.mean(axis=0), strict=True) if share > 0.5}  # fmt: skip
-        return ", ".join(self.inputs[place] for place in sorted(full))
+        ends = self.solved[0].limits(self.solved[1])[:, None]
+        near = np.isfinite(ends) & (np.abs(u - ends) <= 1e-3 * (1.0 + np.abs(ends)))
+        full = (near.mean(axis=1) > 0.5).any(axis=0)
+        return ", ".join(name for name, always in zip(self.inputs, full, strict=True) if always)
 
     def _reaches_without_bounds(self, found: Solution, b: int, options: Options) -> bool:
         discrete, numbers, free = self.problem(bounded=False)
-        x, u, target = jax.tree.map(lambda leaf: leaf[b : b + 1], (found.x, found.u, self.target))
+        x, u, target = part_of((found.x, found.u, self.target), slice(b, b + 1))
         other = Solver(discrete, (self.system, numbers), target, free, options).solve(x, u)
-        return bool(other.infeasibility[0] <= math.sqrt(options.tolerance))
+        return bool(other.infeasibility[0] <= options.feasible)
+
+
+_itself = lambda consts, node: node
+_miss = lambda of, consts, lane: of.end(consts, *lane)[2]
+_way = lambda group, ends: group.log(group.compose(group.inverse(ends[0]), ends[1]))
+_shift_from = lambda group, lane: group.compose(lane[0], group.exp(lane[1]))
 
 
 def _say_rows(rows: Numbers) -> str:
@@ -1194,10 +1118,6 @@ def _state_derivative(of: Discrete, consts: Any, x: Any) -> Any:
     return linearise_step(of, consts, (x, of.advance(consts, x, u), u))[:, : of.dim]
 
 
-def _itself(consts: Any, node: Node) -> Node:
-    return node
-
-
 def _hold_within(of: Discrete, consts: Any, lane: Any) -> Array:
     """What is held after a share of a step, which begins at a node that counts such shares."""
     (system, numbers), (node, u, share) = consts, lane
@@ -1209,10 +1129,6 @@ def _hold_within(of: Discrete, consts: Any, lane: Any) -> Array:
     return of.held(consts, t + h, *end, u)
 
 
-def _miss(of: Discrete, consts: Any, lane: Any) -> Array:
-    return of.end(consts, *lane)[2]
-
-
 def _state_after(of: Discrete, consts: Any, lane: Any) -> State:
     """The state at the end of a step; of a kinematic plan with the velocity of the step."""
     node, before, u = lane
@@ -1221,14 +1137,6 @@ def _state_after(of: Discrete, consts: Any, lane: Any) -> State:
         xi = of.drive(consts, of.size(consts[1], before)[0], before.g, u, of.size(consts[1], before)[1])[0].xi
         state = state._replace(xi=xi, increment=xi)
     return state
-
-
-def _way(group: Any, ends: Any) -> Any:
-    return group.log(group.compose(group.inverse(ends[0]), ends[1]))
-
-
-def _shift_from(group: Any, lane: Any) -> Any:
-    return group.compose(lane[0], group.exp(lane[1]))
 
 
 def _project_speed(consts: Any, lane: Any) -> Any:

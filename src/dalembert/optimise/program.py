@@ -19,14 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import InvalidInput
-from ..kernels import LoweringError, evaluate
+from ..kernels import LoweringError, Of, evaluate, evaluate_rows, part_of
 from ..numerics import call_own, finite_reals, show
 from ..numerics.types import Array
 from .solver import (
     Derived,
     End,
     Iterate,
-    Of,
     Options,
     Solution,
     Solver,
@@ -122,15 +121,13 @@ class NonlinearProgram:
         self.consts = consts[0], consts[1] | {"low": np.zeros(0), "high": np.zeros(0)}
         self.target, self.free, self.nodes = target, free, jax.tree.map(np.asarray, nodes)
         (self.steps, self.m), (self.n, self.f) = controls.shape, free.shape
-        after = jax.tree.map(lambda leaf: leaf[1:], self.nodes)
-        self.after = jax.tree.map(lambda leaf: np.concatenate([leaf, leaf[-1:]]), after)
+        self.after = part_of(self.nodes, np.minimum(np.arange(1, self.steps + 2), self.steps))
         stages = self.f + self.m + np.arange(self.steps) * (self.n + self.m)
         self.begins = np.array([0, *stages])  # where the unknowns of each stage begin in z, and those of the end
         self.guess = np.concatenate([np.zeros(self.f), np.c_[controls, np.zeros((self.steps, self.n))].ravel()])
         self.low, self.high = (np.full(self.guess.shape, side) for side in (-np.inf, np.inf))
-        for bound, places, side in zip((self.low, self.high), discrete.bounded, ("low", "high"), strict=True):
-            self._controls(bound)[:, list(places)] = consts[1][side]
-        first = jax.tree.map(lambda leaf: leaf[0], self.split(self.guess)[0])
+        self._controls(self.low)[:], self._controls(self.high)[:] = discrete.limits(consts[1])
+        first = part_of(self.split(self.guess)[0], 0)
         self.held, self.end_held, self.goals = count_rows(self.flat, self.consts, first, controls[0], target)
         counts = (self.steps * self.n, self.steps * self.held, self.goals, self.end_held)
         self.cuts = np.cumsum([0, *counts])
@@ -167,16 +164,15 @@ class NonlinearProgram:
             return self.known[1]  # type: ignore[return-value]
         costate, dual, nu, end_dual = self._cut(np.zeros(len(self.least)) if multipliers is None else multipliers)
         x, u = self.split(z)
-        before, after, end = (jax.tree.map(lambda leaf: leaf[part], x) for part in (PAST, NEXT, -1))
-        lane, stage = (before, u, after, costate, dual), Of(derive_stage, Stages(self.flat, self.exact))
+        lane = (part_of(x, PAST), u, part_of(x, NEXT), costate, dual)
         try:
-            made = evaluate(stage, self.consts, lane, lanes=self.steps, axes=(None, 0), backend="llvm")
+            made = evaluate_rows(Of(derive_stage, Stages(self.flat, self.exact)), self.consts, lane, backend="llvm")
         except LoweringError:
             if not self.exact:
                 raise
             self.exact = False  # the step is too large for its second derivatives
             return self._evaluate(z, multipliers)
-        last = evaluate(Of(derive_end, self.flat), self.consts, (end, self.target, nu, end_dual))
+        last = evaluate(Of(derive_end, self.flat), self.consts, (part_of(x, -1), self.target, nu, end_dual))
         found: tuple[Derived, Derived] = jax.tree.map(np.asarray, (made, last))
         if multipliers is None:
             self.z, self.known = z, (z.tobytes(), found)  # type: ignore[assignment]
@@ -257,7 +253,7 @@ class NonlinearProgram:
         x, u = self.split(z)
         given, below, above = (np.asarray(info[key], float) for key in MULTIPLIERS)
         costate, dual, nu, end_dual = self._cut(given)
-        nodes, turned = evaluate(Of(place, self.flat), self.consts, x, lanes=self.steps + 1, axes=(None, 0))
+        nodes, turned = evaluate_rows(Of(place, self.flat), self.consts, x)
         costate = np.einsum("ki,kij->kj", costate, np.asarray(turned)[1:])
         sides = zip((below, above), map(list, discrete.bounded), strict=True)
         dual = np.concatenate([*(self._controls(side)[:, places] for side, places in sides), dual], axis=1)
@@ -278,7 +274,7 @@ def solve_by(
     """What `solver` finds for the problems that begin at nodes x (B, N + 1, ...) and controls u, one after another."""
     found = []
     for b in range(len(u)):
-        nodes, own = jax.tree.map(lambda leaf: leaf[b], (x, target))
+        nodes, own = part_of((x, target), b)
         program = NonlinearProgram(discrete, consts, own, free, nodes, u[b], options, note)
         try:
             z, info = _read_answer(program, call_own("solver(program)", solver, program))

@@ -27,6 +27,7 @@ A problem is hashable. It has `dim`, of the manifold, `controls`, the numbers in
 
 from __future__ import annotations
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -49,6 +50,7 @@ from ..kernels import (
     count_operations,
     count_processors,
     map_rows,
+    part_of,
     shapes_of,
     simplify,
 )  # fmt: skip
@@ -78,17 +80,6 @@ ACTIVE, OPTIMAL, TOO_LONG, STALLED, INTERRUPTED = range(5)
 STATUS = ("", "optimal", "too many iterations", "stalled", "interrupted")
 
 
-@dataclass(frozen=True)
-class Of:
-    """A function of a problem and of more: two that are equal share their compiled programs."""
-
-    function: Callable[..., Any]
-    problem: Any
-
-    def __call__(self, *given: Any) -> Any:
-        return self.function(self.problem, *given)
-
-
 # -- values and derivatives --------------------------------------------------------------------------------------------
 class Iterate(NamedTuple):
     """The unknowns of a stage, or their steps: point, control, multiplier of the gap behind it, slacks and duals."""
@@ -116,7 +107,7 @@ class Derived(NamedTuple):
     plain: Any
     lagrange: Any
     sums: Any  # cost, sum of log(slack), sum of what is not met, sum of all multipliers
-    most: Any  # the largest of: slope, what is not met, s y, |s y - barrier|, Hessian
+    most: Any  # the largest of: slope, what is not met, s y, |s y - barrier|, Hessian without the barrier
 
 
 @dataclass(frozen=True)
@@ -220,9 +211,8 @@ def _derive(
         along = jnp.concatenate([along, pushed])
     slopes = wide @ along
     slope, J, AB = factor * slopes[0], slopes[1:held_], slopes[held_:]
-    hessian = plain = along.T @ curved @ along + (J.T * _stiffness(slack, dual)) @ J
-    if exact:
-        hessian = plain + along.T @ bent[0] @ along + turned
+    walls, plain = (J.T * _stiffness(slack, dual)) @ J, along.T @ curved @ along
+    hessian = plain + along.T @ bent[0] @ along + turned if exact else plain
     lagrange = slope + multiplier @ AB - dual @ J
     unmet, product = jnp.concatenate([gap, held - slack, jnp.zeros(1)]), jnp.concatenate([slack * dual, barrier[None]])
     off = lagrange.at[: behind.shape[0]].add(-behind)
@@ -231,7 +221,7 @@ def _derive(
         jnp.max(jnp.abs(mask * off)), jnp.max(jnp.abs(unmet)), jnp.max(product[:-1], initial=0.0),
         jnp.max(jnp.abs(product - barrier)), jnp.max(jnp.abs(hessian)),
     )  # fmt: skip
-    return Derived(gap, AB, slope, J, held, hessian, plain, lagrange, jnp.stack(sums), jnp.stack(most))
+    return Derived(gap, AB, slope, J, held, hessian + walls, plain + walls, lagrange, jnp.stack(sums), jnp.stack(most))
 
 
 def _derive_end(
@@ -573,6 +563,11 @@ class Options:
     least: float | None = None
     scaled: bool = True
 
+    @property
+    def feasible(self) -> float:
+        """What is missed by less is met."""
+        return math.sqrt(self.tolerance)
+
 
 class Machine:
     """The loops that solve some problems of one kind side by side, on numbers that stay where they are."""
@@ -789,16 +784,16 @@ class Solver:
         return Solution(*(join(parts) for parts in zip(*done, strict=True)))
 
     def solve_first(self, x: Any, u: Numbers) -> Solution:
-        """One problem after the other until one is solved: all run on the code of the first. The last one's answer."""
+        """One problem after the other until one is solved or feasible: all run on the code of the first."""
         for b in range(len(u)):
             found = self._solve(x, u, slice(b, b + 1), self.note)
-            if self.stopped or found.status[0] == "optimal":
+            if self.stopped or found.status[0] == "optimal" or found.infeasibility[0] <= self.options.feasible:
                 break
         return found
 
     def _solve(self, x: Any, u: Numbers, place: slice, note: Any = None) -> Solution:
         """Solve some of the problems side by side."""
-        x, u, target = jax.tree.map(lambda leaf: leaf[place], (x, u, self.target))
+        x, u, target = part_of((x, u, self.target), place)
         at, count = self.machine(x, u, target), -1
         begin = time.thread_time()
         try:
@@ -887,8 +882,7 @@ class Kind(NamedTuple):
 
     @classmethod
     def of(cls, consts: Any, x: Any, u: Numbers, target: Any, free: Numbers, backend: str) -> Kind:
-        lane = jax.tree.map(lambda leaf: leaf[0], target)
-        leaves, structure = jax.tree.flatten((consts, jax.tree.map(lambda leaf: leaf[0, 0], x), u[0, 0], lane, free))
+        leaves, structure = jax.tree.flatten((consts, part_of(x, (0, 0)), u[0, 0], part_of(target, 0), free))
         specs = shapes_of([np.asarray(leaf) for leaf in leaves])
         return cls(structure, specs, len(u), u.shape[1], backend)
 

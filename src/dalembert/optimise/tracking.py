@@ -17,16 +17,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, match_names
 from ..integrators import OK
-from ..kernels import Shelf, evaluate, map_rows, run_rows
-from ..mechanics import MechanicalSystem, MechanismSystem, State, names_of, observe
-from ..mechanics.system import Driven
-from ..numerics import finite, finite_reals, known_arguments, positive_int, require_instance, show, solve
+from ..kernels import Of, Shelf, evaluate, evaluate_rows, map_rows, part_of, run_rows
+from ..mechanics import MechanicalSystem, State, names_of, observe
+from ..numerics import finite_reals, known_arguments, not_negative, positive_int, require_instance, show, solve
 from ..numerics.types import Array
 from ..trajectory import Trajectory, simulate
-from .planning import Discrete, Node, Plan, linearise_step, match_names
-from .solver import Of, Options, Solver
+from .planning import Discrete, Node, Plan, linearise_step
+from .solver import Options, Solver
 
 Numbers = np.ndarray[Any, Any]
 MAX_HORIZON = 100_000
@@ -89,8 +88,7 @@ def drive(of: Discrete, consts: Any, carry: Any, row: Any) -> Any:
     return method.observe(system, new, numbers["h"])._replace(group=system.group), u, good
 
 
-def _second(consts: Any, carry: Any) -> Any:
-    return carry[1]
+_second = lambda consts, carry: carry[1]
 
 
 @known_arguments(OUTSIDE)
@@ -122,30 +120,32 @@ class Tracker:
             raise InvalidInput(f"k is {show(k)}; allowed: the number of a step, 0 for the first")
         self._require_state("state", state)
         if not self.horizon:
-            row = jax.tree.map(lambda leaf: leaf[min(k, len(self.plan.controls) - 1)], self._rows())
+            row = part_of(self._rows(), min(k, len(self.plan.controls) - 1))
             return np.asarray(evaluate(Of(steer, self.discrete), (self.plan.system, self.numbers), (state, row)))
         return self._replan(int(k), state)
 
     def _require_state(self, name: str, state: Any) -> None:
         """Refuse what is no state of the planned system."""
         require_instance(name, state, State, "a state, as plant.state(g, xi) makes it")
-        planned: Node = jax.tree.map(lambda leaf: leaf[0], self.nodes)
         given = [np.shape(leaf) for leaf in jax.tree.leaves((state.g, state.xi))]
-        if given != [*map(np.shape, jax.tree.leaves(planned.g)), (self.plan.system.group.dim,)]:
+        if given != [*(leaf.shape[1:] for leaf in jax.tree.leaves(self.nodes.g)), (self.plan.system.group.dim,)]:
             raise InvalidInput(f"{name} has arrays of shapes {given}; allowed: one state of {self.plan.system.group}")
 
     def _rows(self) -> Any:
-        inputs, steps = self.plan.system.inputs or (), len(self.plan.controls)
-        ends = np.array([(each.low, each.high) for each in inputs], float)
-        planned = jax.tree.map(lambda leaf: leaf[:-1], self.nodes)
-        return planned, self.plan.controls, self.gains, *np.tile(ends.T[:, None], (1, steps, 1))
+        ends = np.tile(self._ends[:, None], (1, len(self.plan.controls), 1))
+        return part_of(self.nodes, slice(-1)), self.plan.controls, self.gains, *ends
+
+    @property
+    def _ends(self) -> Numbers:
+        """The lower and the upper bounds of the inputs."""
+        return np.array([(each.low, each.high) for each in self.plan.system.inputs or ()], float).T
 
     def _replan(self, k: int, state: State) -> Numbers:
         """The first control of a plan over the horizon, from where the last one ended."""
         H, steps, system = self.horizon, len(self.plan.controls), self.plan.system
         numbers = np.arange(k, k + H + 1)
         index = np.minimum(numbers, steps)
-        planned: Node = jax.tree.map(lambda leaf: leaf[index][None], self.nodes)
+        planned: Node = part_of(self.nodes, index[None])
         wanted = self.plan.controls[np.minimum(numbers, steps - 1)]
         Q, S = (each[index] for each in self.weights)
         ends = (numbers == steps) | ((numbers == k + H) & (numbers < steps))
@@ -174,9 +174,7 @@ class Tracker:
                 machine.lengths[1][:2] = 0.0  # no step: the controls stay
         self._known["k"] = k
         change = machine.lengths[1][0, 0, 0] * stages.leaves("du")[0][:, 0, 0] if machine.lengths[1][0, 0, 0] else 0.0
-        inputs = system.inputs or ()
-        u = stages.leaves("u")[0][:, 0, 0] + change
-        return np.asarray(np.clip(u, [each.low for each in inputs], [each.high for each in inputs]))
+        return np.asarray(np.clip(stages.leaves("u")[0][:, 0, 0] + change, *self._ends))
 
     def _shift(self, stages: Shelf, reference: TrackedNode, last: Numbers) -> None:
         """Put the iterate of the last step one stage on, beside the next part of the plan."""
@@ -210,7 +208,7 @@ class Tracker:
                 f"the plant has configurations in {plant.group} and {len(plant.inputs or ())} inputs; allowed: those "
                 f"of the plan, {plan.system.group} and {len(plan.inputs)}"
             )
-        state = jax.tree.map(lambda leaf: leaf[0], plan.states) if start is None else start
+        state = part_of(plan.states, 0) if start is None else start
         self._require_state("start", state)
         controls = self._drive(plant, state)
         return simulate(plant, plan.method, state, step=plan.step, steps=len(controls), controls=controls)
@@ -224,8 +222,8 @@ class Tracker:
         made = []
         for k in range(len(self.plan.controls)):
             made.append(self._replan(k, carry[0]))
-            planned, _, gains, low, high = jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], rows)
-            carry, _ = run_rows(closed, _second, consts, carry, (planned, made[-1][None], 0.0 * gains, low, high))
+            planned, _, gains, *ends = part_of(rows, slice(k, k + 1))
+            carry, _ = run_rows(closed, _second, consts, carry, (planned, made[-1][None], 0.0 * gains, *ends))
         return np.stack(made)
 
 
@@ -252,9 +250,7 @@ def track(
         gap = f"its states fit together, and the goal is met, to {plan.infeasibility:.1e}"
         warnings.warn(f"the plan to be tracked is not optimal ({plan.status}): {gap}", stacklevel=2)
     if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or not 0 <= horizon <= MAX_HORIZON:
-        raise InvalidInput(
-            f"horizon is {show(horizon)}; allowed: a number of steps up to {MAX_HORIZON}, or 0: fixed gains"
-        )
+        raise InvalidInput(f"horizon is {show(horizon)}; allowed: up to {MAX_HORIZON} steps, or 0: fixed gains")
     discrete, numbers, nodes = plan.problem
     n, r, N = len(plan.coordinates), len(plan.inputs), len(plan.controls)
     R = _weigh_controls(plan, control_weight)
@@ -263,9 +259,8 @@ def track(
     Q = _weigh_states(plan, "state_weight", state_weight)
     S = 10.0 * Q if final_weight is None else _weigh_states(plan, "final_weight", final_weight)
     numbers = numbers | {"R": R}
-    before, after = (jax.tree.map(lambda leaf: leaf[part], nodes) for part in (slice(-1), slice(1, None)))
-    lane = (before, after, plan.controls)
-    AB = evaluate(Of(linearise_step, discrete), (plan.system, numbers), lane, lanes=N, axes=(None, 0))
+    lane = (part_of(nodes, slice(-1)), part_of(nodes, slice(1, None)), plan.controls)
+    AB = evaluate_rows(Of(linearise_step, discrete), (plan.system, numbers), lane)
     weights = np.zeros((N, n + r, n + r))
     weights[:, :n, :n], weights[:, n:, n:] = Q[:-1], R
     last, rows = (S[-1], np.zeros((r, n))), (np.asarray(AB)[::-1], weights[::-1])
@@ -275,8 +270,7 @@ def track(
 
 def step_riccati(consts: Any, after: Any, row: Any) -> Any:
     """Riccati's recursion: the weight P of the error before a step, and the gain of the step, from those after it."""
-    AB, weight = row
-    n = AB.shape[0]
+    (AB, weight), n = row, after[0].shape[0]
     whole = weight + AB.T @ after[0] @ AB
     gain = -solve(whole[n:, n:], whole[n:, :n])
     P = whole[:n, :n] + whole[:n, n:] @ gain
@@ -286,7 +280,7 @@ def step_riccati(consts: Any, after: Any, row: Any) -> Any:
 def _weigh_states(plan: Plan, what: str, given: Any) -> Numbers:
     """The weights (steps + 1, dim, dim) of the errors at the nodes."""
     (discrete, numbers, nodes), system, size = plan.problem, plan.system, len(plan.coordinates)
-    shape, n, keeps = (len(nodes.k), size, size), system.group.dim, _kept_components(system)
+    shape, n, keeps = (len(nodes.k), size, size), system.group.dim, system.kept_components
     names = (*names_of(system)[0], *system.rate_names, *plan.coordinates)
     if isinstance(given, Mapping):
         values = _by_names(what, given, names)
@@ -297,7 +291,7 @@ def _weigh_states(plan: Plan, what: str, given: Any) -> Numbers:
             return np.broadcast_to(matrix, shape)
         weights = [0.0] * len(names) + list(matrix[0, 0] * keeps[n:])
         weights[-n - size : -size] = matrix[0, 0] * keeps[:n]
-    slopes = evaluate(Of(_slopes, discrete), (system, numbers), nodes, lanes=len(nodes.k), axes=(None, 0))
+    slopes = evaluate_rows(Of(_slopes, discrete), (system, numbers), nodes)
     own = np.flatnonzero(weights)
     return np.asarray(np.einsum("kia,i,kib->kab", slopes[:, own], np.array(weights)[own], slopes[:, own]))
 
@@ -305,9 +299,7 @@ def _weigh_states(plan: Plan, what: str, given: Any) -> Numbers:
 def _weigh_controls(plan: Plan, given: Any) -> Numbers:
     """The weight (inputs, inputs) of a change of the controls."""
     (discrete, numbers, _), count = plan.problem, len(plan.inputs)
-    sizes = np.zeros(count)
-    for places, ends in zip(discrete.bounded, (numbers["low"], numbers["high"]), strict=True):
-        np.maximum.at(sizes, np.array(places, int), np.abs(ends))
+    sizes = np.nan_to_num(np.abs(discrete.limits(numbers)), posinf=0.0).max(axis=0)
     used = np.abs(plan.controls).max(axis=0)
     sizes = np.where(sizes > 0, sizes, np.where(used > TINY * used.max(), used, used.max() or 1.0))
     default = SHARE / sizes**2
@@ -322,11 +314,7 @@ def _weigh_controls(plan: Plan, given: Any) -> Numbers:
 def _by_names(what: str, given: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
     """Weights by the names that they mean."""
     found = match_names(f"name in {what}", given, dict.fromkeys(names))
-    for name, value in found.items():
-        found[name] = float(finite(f"{what} of {name}", value))
-        if found[name] < 0:
-            raise InvalidInput(f"{what} of {name} is {show(value)}; allowed: a number that is not negative")
-    return found
+    return {name: float(not_negative(f"{what} of {name}", value)) for name, value in found.items()}
 
 
 def _slopes(of: Discrete, consts: Any, node: Any) -> Any:
@@ -338,22 +326,6 @@ def _slopes(of: Discrete, consts: Any, node: Any) -> Any:
         return jnp.concatenate([observe(consts[0], *motion), d, own[2]])
 
     return map_rows(lambda way: jax.jvp(seen, (0.0 * ways[0],), (way,))[1], ways).T
-
-
-def _kept_components(system: MechanicalSystem) -> Numbers:
-    """1 for configuration and velocity (2 n), but 0 for angles that turn without end and rates of wheels that roll."""
-    n = system.group.dim
-    kept = np.ones(2 * n)
-    while isinstance(system, Driven):
-        system = system.system
-    if isinstance(system, MechanismSystem):
-        parts = system.parts
-        rolling = {contact.body for contact in parts.contacts}
-        for body, joint in enumerate(parts.joints):
-            if joint.spins and not joint.geared:
-                place = n - parts.flat + joint.slot
-                kept[place], kept[n + place] = 0.0, body not in rolling
-    return kept
 
 
 def _weight(name: str, given: Any, size: int) -> Numbers:
