@@ -389,12 +389,15 @@ class Plan:
 
     @cached_property
     def run(self) -> Trajectory:
-        """Simulate the plan: its motion as an ordinary run with these controls."""
+        """Simulate the plan: its motion as an ordinary run with these controls; raise why, if there is no such run."""
         if self.kinematic:
             raise InvalidInput("a kinematic plan has velocities as its controls, and no run: see plan.states")
         start = jax.tree.map(lambda leaf: leaf[0], self.states)
         steps = len(self.controls)
-        return simulate(self.system, self.method, start, step=self.step, steps=steps, controls=self.controls)
+        made = simulate(self.system, self.method, start, step=self.step, steps=steps, controls=self.controls)
+        if made.status == "failed":
+            self.check()
+        return made
 
     def __repr__(self) -> str:
         held = f"; strict second-order condition {'holds' if self.strict else 'not shown'}"
