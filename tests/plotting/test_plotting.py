@@ -115,6 +115,14 @@ def test_what_cannot_be_drawn_is_refused():
         plotting.plot_attitude(run)
 
 
+def test_no_line_is_drawn_where_an_angle_begins_a_new_turn():
+    robot = da.models.unicycle()
+    run = da.simulate(robot, da.RungeKutta(), robot.state(xi=[2.0, 0.5, 0.0]), step=0.1, steps=60).check()
+    drawn = run.plot(of=["heading", "x"]).axes[0].lines[0].get_ydata()
+    assert np.isnan(drawn).sum() == (np.abs(np.diff(run["heading"])) > 6.0).sum() > 0
+    assert np.nanmax(np.abs(np.diff(drawn))) < 0.5
+
+
 @pytest.mark.heavy
 def test_a_mechanism_is_drawn_with_its_names_and_units(tmp_path):
     robot = draw_robot().system()

@@ -27,6 +27,7 @@ from .style import (
     POINTS,
     STROKES,
     TIME,
+    break_turns,
     curve,
     label_ends,
     legend_below,
@@ -160,7 +161,8 @@ def plot_named(
     for axes, kind in zip(panels[:, 0], kinds, strict=True):
         own = [name for name in values if units[name] == kind]
         for name, (colour, dash) in zip(own, cycle(STROKES), strict=False):
-            axes.plot(np.asarray(t), values[name], color=colour, linestyle=dash, label=name)
+            shown = break_turns(np.asarray(values[name])) if kind == "rad" else values[name]
+            axes.plot(np.asarray(t), shown, color=colour, linestyle=dash, label=name)
         axes.set(ylabel=unit_label(own[0], kind) if len(own) == 1 else print_unit(kind))
     panels[-1, 0].set(xlabel=TIME)
     figure.draw_without_rendering()
