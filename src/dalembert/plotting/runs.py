@@ -88,7 +88,8 @@ def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
             continue
         vector, run = part.ndim <= 2, runs[label]
         columns = (part if vector else np.asarray(run.xi)).T
-        named = system.coordinate_names if vector else tuple(axis.name for axis in system.axes())
+        own_names = system.coordinate_names or [f"q{k + 1}" for k in range(len(columns))]
+        named = own_names if vector else tuple(axis.name for axis in system.axes())
         for k, (name, column) in enumerate(zip(named, columns, strict=False)):
             words = unit_label(name if len(runs) == 1 else f"{label}: {name}", system.units.get(name, ""))
             axes.plot(np.asarray(run.t), column, **_stroke(k, dash if len(runs) > 1 else None), label=words)
