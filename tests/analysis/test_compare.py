@@ -124,7 +124,7 @@ def test_notebooks_get_a_table_and_a_picture(result):
     text = run._repr_html_()
     assert "SO(3)" in text and "data:image/png;base64" in text and "largest energy error" in text
     assert "basis of d" in run.system._repr_html_() and "free" in run.system._repr_html_()
-    assert repr(run) == "<Trajectory on SO(3) by discrete-moser-veselov: 21 states>"
+    assert repr(run) == f"<Trajectory of {run.system.title} on SO(3) by discrete-moser-veselov: 21 states>"
 
 
 def test_progress_names_each_method_before_it_runs():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -61,6 +62,8 @@ def test_the_order_p_s_at_both_time_stamps(beta, p, particle):
     """
     once = convergence(*_with(particle, velocity_form(beta)), duration=0.4, local=True, exact=exact)
     whole = convergence(*_with(particle, velocity_form(beta)), duration=0.8, exact=exact)
+    assert re.search(r"^velocity: order \d\.\d\d, error at the end about \(.*\) h\^\d$", str(whole), re.MULTILINE)
+    assert "error of a step about" in repr(once)
     assert list(once.norms)[:4] == ["configuration", "velocity", "energy", "multipliers"]
     assert once.order("multipliers") == pytest.approx(1.0, abs=0.05)  # O(h^{s+1}) with s = 0
     assert [whole.order(name) for name in ("configuration", "velocity", "energy")] == pytest.approx([p] * 3, abs=0.06)

@@ -355,6 +355,21 @@ def test_other_systems_have_no_names():
         parse(named(speed=1.0) | {"system": {"name": "unicycle"}})
 
 
+def test_a_velocity_by_names():
+    """Names stand for components, the others are 0, beside any configuration; those of a mechanism are completed."""
+    place = {"angle": 0.3, "position": [1.0, 2.0]}
+    start = lambda velocity: named(configuration=place, velocity=velocity) | {"system": {"name": "unicycle"}}
+    told, listed = parse(start({"v1": 0.5})), parse(start([0.0, 0.5, 0.0]))
+    assert told.text == listed.text and told.state.xi.tolist() == [0.0, 0.5, 0.0]
+    np.testing.assert_array_equal(told.state.g, listed.state.g)
+    coin = parse(named(lean=0.4, velocity={"spin rate": 6.0, "yaw_rate": 3.0}))
+    np.testing.assert_array_equal(coin.state.xi, coin.system.state(lean=0.4, spin_rate=6.0, yaw_rate=3.0).xi)
+    with pytest.raises(UnknownName, match=r"unknown velocity 'v3'. Did you mean 'v"):
+        parse(start({"v3": 0.5}))
+    with pytest.raises(InvalidInput, match=r"allowed: a list of numbers, or a table of names such as \{w = 1.0\}"):
+        parse(start({"v1": "fast"}))
+
+
 def test_a_start_by_names_on_a_product_with_vectors(tmp_path):
     """A vector has no other form than its entries: [initial] by names of such a system was refused."""
     (tmp_path / "own.py").write_text(

@@ -252,8 +252,9 @@ def test_misuse_is_told(case):
 def test_misuse_of_unknowns_and_options_is_told():
     with pytest.raises(InvalidInput, match=r"model takes \(a.*\), the unknowns are \(b\): "):
         fit(sleigh, METHOD, Experiment(state=launched(), **GOOD), {"b": 1.0}, step=0.02)
-    with pytest.raises(InvalidInput, match=r"the guess 2.0 is not between its bounds, 0 and 1"):
-        Unknown(2.0, 0, 1)
+    for name in ("a", "velocity.w"):
+        with pytest.raises(InvalidInput, match=f"the unknown '{name}' is 2, not between its bounds, 0 and 1"):
+            fit(sleigh, METHOD, seen(NOISE), GUESS | {name: Unknown(2.0, 0, 1)}, step=0.02)
     with pytest.raises(InvalidInput, match="low < high"):
         Unknown(1.0, 1, 1)
     with pytest.raises(InvalidInput, match="the guess of an unknown must be finite"):

@@ -1,5 +1,6 @@
 """Plans against closed forms, gradients through the simulation, and sentences for what cannot be planned."""
 
+import dataclasses
 import itertools
 import re
 from dataclasses import replace
@@ -707,6 +708,18 @@ def test_brackets_of_drift_and_inputs_are_those_of_known_systems():
     for system, growth, dimension in known:
         assert accessibility(system, system.state())[1:] == (growth, dimension, True)
     assert max(accessibility(spun, spun.state()).growth) == 2  # at rest it turns about its axis alone
+
+
+def test_a_failed_plan_without_a_run_says_why():
+    """Its run says why there is no plan, not why a step under controls that mean nothing has no solution."""
+    system = offset_unicycle()
+    goal = system.state(pose(0, 0.2, 0), np.zeros(3))
+    made = plan(system, start=pose(0, 0, 0), goal=goal, steps=4, duration=1.0, cost=effort)
+    assert made.run.status == "ok"
+    wild = np.full_like(made.controls, 1e200)
+    broken = dataclasses.replace(made, controls=wild, status="stalled", explain=lambda: "the search is stuck")
+    with pytest.raises(da.errors.NumericalFailure, match="no plan was found: the search is stuck"):
+        broken.run  # noqa: B018
 
 
 def on_leaves(goal, **options):

@@ -115,6 +115,23 @@ def test_what_cannot_be_drawn_is_refused():
         plotting.plot_attitude(run)
 
 
+def test_no_line_is_drawn_where_an_angle_begins_a_new_turn():
+    robot = da.models.unicycle()
+    run = da.simulate(robot, da.RungeKutta(), robot.state(xi=[2.0, 0.5, 0.0]), step=0.1, steps=60).check()
+    drawn = run.plot(of=["heading", "x"]).axes[0].lines[0].get_ydata()
+    assert np.isnan(drawn).sum() == (np.abs(np.diff(run["heading"])) > 6.0).sum() > 0
+    assert np.nanmax(np.abs(np.diff(drawn))) < 0.5
+
+
+def test_coordinates_without_names_are_drawn():
+    """The vector of a product with SO(3) has none: its panel was empty."""
+    system = da.System(da.Product((da.Euclidean(2), da.SO3())), lambda t, g, xi, p: 0.5 * xi @ xi)
+    run = da.simulate(system, da.RungeKutta(), system.state(xi=[1.0, 0.5, 0.1, 0.2, 0.3]), step=0.1, steps=5).check()
+    lines = run.plot(panels=["motion"]).axes[0].lines
+    assert [line.get_label() for line in lines] == ["$q_{1}$", "$q_{2}$"]
+    np.testing.assert_array_equal(lines[1].get_ydata(), run.g[0][:, 1])
+
+
 @pytest.mark.heavy
 def test_a_mechanism_is_drawn_with_its_names_and_units(tmp_path):
     robot = draw_robot().system()

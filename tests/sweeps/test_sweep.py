@@ -268,6 +268,22 @@ def test_mechanisms_of_one_drawing_are_lanes_of_one_program(tmp_path):
     assert np.ptp(found["final_velocity"], axis=(1, 2, 3)).min() > 0.01
 
 
+def test_a_velocity_varies_by_its_name():
+    """As by its number, traced into the kernel, also where the table in [initial] leaves the name out."""
+    given = {"system": {"name": "unicycle"}, "method": {"name": "lagrange-dalembert"}, "run": {"step": 0.1, "steps": 3}}
+    by_name = with_sweep(given | {"initial": {"velocity": {"v1": 0.5}}}, **{"initial.velocity.w": [0.2, 0.7]})
+    by_number = with_sweep(given | {"initial": {"velocity": [0.0, 0.5, 0.0]}}, **{"initial.velocity.0": [0.2, 0.7]})
+    found, wanted = (da.sweep(given).dataset() for given in (by_name, by_number))
+    assert SweepMembers(plan(by_name, chunk=100)).traced == ("initial.velocity.w",)
+    np.testing.assert_array_equal(found.final_velocity, wanted.final_velocity)
+    assert found.initial_velocity_w.attrs == wanted.initial_velocity_0.attrs
+    base = given | {"system": {"name": "differential-drive"}, "method": {"name": "runge-kutta"}}
+    robot = with_sweep(base | {"initial": {"velocity": {"speed": 0.5}}}, **{"initial.velocity.yaw_rate": [0.1, 0.2]})
+    assert SweepMembers(plan(robot, chunk=100)).describe("initial.velocity.yaw_rate") == ("initial yaw rate", "rad s-1")
+    with pytest.raises(InvalidInput, match=r"velocity.0, or by its name if \[initial\] has velocity = {w = 1.0}"):
+        da.sweep(with_sweep(given | {"initial": {"velocity": [0.0, 0.5, 0.0]}}, **{"initial.velocity.w": [0.2, 0.7]}))
+
+
 @pytest.mark.heavy
 def test_an_ensemble_of_mechanisms_is_one_program():
     made = {}

@@ -144,28 +144,15 @@ def convergence(
     if as_json:
         shell.print_json(result | {"picture": str(plot) if draw else None})
         return
-    _print_convergence(result)
-    if draw:
-        print(f"picture: {plot}")
-
-
-def _print_convergence(result: dict[str, Any]) -> None:
-    """Print for each quantity its errors, a column for each step, and the slopes between them; the orders below."""
-    quantities, lines = result["quantities"], []
-    for name, values in quantities.items():
+    lines = []
+    for name, values in result["quantities"].items():
         lines.append([name, *(shell.format_number(error) for error in values["error"])])
         lines.append(["  order", "", *(shell.format_number(slope, ".2f") for slope in values["slope"])])
     title = f"{result['system']} with {result['method']}: {result['errors']} errors"
     shell.print_table(title, ("step",), [f"{step:g}" for step in result["step"]], lines)
-    for name, values in quantities.items():
-        if values["order"] is None:
-            print(f"{name}: exact to round-off, or too few steps")
-            continue
-        scale = ", ".join(format(v, ".3g") for v in values["coefficient"])
-        print(f"{name}: order {values['order']:.2f}, error at the end about ({scale}) h^{round(values['order'])}")
-    for step, reason in zip(result["step"], result["reason"], strict=True):
-        if reason:
-            print(f"step {step:g}: {reason}")
+    print(found)
+    if draw:
+        print(f"picture: {plot}")
 
 
 PROGRESS_SECONDS = 10.0

@@ -100,6 +100,10 @@ STEP = ValueKind(
 )
 ARRAY = ValueKind("a number, or numbers in rows of one length (not ragged)", lambda value: _shape(value) is not None)
 VECTOR = ValueKind("a list of numbers", lambda value: len(_shape(value) or ()) == 1)
+VELOCITY = ValueKind(
+    "a list of numbers, or a table of names such as {w = 1.0}",
+    lambda value: all(map(NUMBER.accepts, value.values())) if isinstance(value, dict) else VECTOR.accepts(value),
+)
 POINT = ValueKind("a list of numbers, or a table of coordinates", lambda value: isinstance(value, list | dict))
 DURATION = ValueKind("a positive number, or [shortest, longest] with 0 < shortest < longest", _is_duration)
 WORDS = ValueKind('a list of names, such as ["x", "y"]', lambda v: isinstance(v, list) and all(map(TEXT.accepts, v)))
@@ -113,7 +117,7 @@ BACKEND, QUANTITY, DIRECTION, LOSS, SEARCH = (
 SCHEMA: dict[str, dict[str, ValueKind]] = {
     "system": {"name": TEXT, "python": TEXT},  # and the parameters of the model, see `parameter_kinds`
     "method": {"name": TEXT},
-    "initial": {"configuration": POINT, "velocity": VECTOR, "momentum": VECTOR},
+    "initial": {"configuration": POINT, "velocity": VELOCITY, "momentum": VECTOR},
     "run": {"step": STEP, "steps": COUNT, "t_end": NUMBER, "t0": NUMBER, "save_every": COUNT, "backend": BACKEND},
     "controls": {},  # the names of the inputs, see `read_signal`
     "event": {"quantity": QUANTITY, "index": INDEX, "value": NUMBER, "direction": DIRECTION}
@@ -123,7 +127,7 @@ SCHEMA: dict[str, dict[str, ValueKind]] = {
     "column": {"name": TEXT, "quantity": TEXT, "deviation": NUMBER},
     "plan": {"steps": COUNT, "duration": DURATION, "kinematic": FLAG, "starts": COUNT, "seed": WHOLE}
     | {"free_start": WORDS, "free_goal": WORDS, "periodic": WORDS, "tolerance": NUMBER, "max_iterations": COUNT},
-    "goal": {"configuration": POINT, "velocity": VECTOR, "momentum": VECTOR},  # or names of coordinates and rates
+    "goal": {"configuration": POINT, "velocity": VELOCITY, "momentum": VECTOR},  # or names of coordinates and rates
     "cost": {"name": TEXT, "weight": NUMBER, "target": NUMBER, "final": FLAG},
     "bound": {"name": TEXT, "low": NUMBER, "high": NUMBER},
     "obstacle": {"coordinates": WORDS, "centre": VECTOR, "radius": NUMBER},
@@ -369,12 +373,13 @@ def parse_job(
             )
     with nullcontext() if file is None else locate_errors(file):
         with _name_section("initial"):
-            blanks = {key: key.replace(" ", "_") for key in parts["initial"]}
-            parts["initial"] = _place_by_names(system, {blanks[key]: at for key, at in parts["initial"].items()})
+            parts["initial"] = _place_by_names(system, parts["initial"])
             if "plan" in given and not {"velocity", "momentum", *system.start_names} & parts["initial"].keys():
                 parts["initial"] = {**parts["initial"], "velocity": [0.0] * system.group.dim}
             require_point("initial", system, parts["initial"])
             state = build_state(system, parts["initial"], run)
+            if isinstance(parts["initial"].get("velocity"), Mapping):
+                parts["initial"] = {**parts["initial"], "velocity": state.xi.tolist()}
         with _name_section("method"):
             integrator.require(system, state, run["step"])
     until, variable = (run.get("steps"), run.get("t_end"), float(state.t)), integrator.variable_step
@@ -552,6 +557,9 @@ def require_point(section: str, system: MechanicalSystem, given: Section, known:
 
 def _place_by_names(system: MechanicalSystem, given: Section) -> Section:
     """An [initial] by the names that `system.state` takes, as configuration and velocity; any other as it is."""
+    if system.start_names and isinstance(given.get("velocity"), Mapping):  # the constraints complete them all together
+        given = {**{key: at for key, at in given.items() if key != "velocity"}, **given["velocity"]}
+    given = {key.replace(" ", "_"): at for key, at in given.items()}
     names = () if system.start_names else (*system.coordinate_names, *system.rate_names)
     known = {name.replace(" ", "_"): NUMBER for name in names if name not in SCHEMA["initial"]}
     if not any(key in known for key in given):

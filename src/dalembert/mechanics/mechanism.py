@@ -786,6 +786,8 @@ class MechanismSystem(System):
         Coordinates that are not named are as in the drawing, and rates that are not named are 0, as far as the
         constraints allow: heights and pitch, and the turning of wheels and castors, are found before anything else.
         """
+        if isinstance(xi, Mapping):
+            named, xi = {**named, **xi}, None
         if g is not None or xi is not None or momentum is not None:
             if named:
                 raise InvalidInput(f"give g and xi, or names ({', '.join(named)}), not both")

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import IndefiniteMetric, InvalidInput, OffConstraint, require_name
+from ..errors import IndefiniteMetric, InvalidInput, OffConstraint, require_name, spell
 from ..groups import AlgebraAxis, Group, join_names
 from ..kernels import Template, as_routine, compile_function, evaluate, find_plan, recognise
 from ..numerics import (
@@ -452,8 +452,12 @@ class MechanicalSystem:
 
         Give the velocity `xi` (n,), or the `momentum`: all n components, or those in the `basis` of D. With neither,
         the system is at rest, or has the least velocity that the drift b of its constraint allows. Or give coordinates
-        and velocities by their names, `state(x=1.0, speed=0.5)`: the others are 0.
+        and velocities by their names, `state(x=1.0, speed=0.5)` or `xi={"speed": 0.5}`: the others are 0.
         """
+        if isinstance(xi, Mapping):
+            for name in xi:
+                require_name("velocity", spell(str(name), self.rate_names), self.rate_names)
+            xi = self._place_by_names(xi)[1]
         if named:
             if g is not None or xi is not None or momentum is not None:
                 raise InvalidInput(f"give g and xi, or names ({', '.join(named)}), not both")
@@ -485,7 +489,7 @@ class MechanicalSystem:
             values[known.index(key)] = checked if is_traced(checked) else float(checked)
         every = [values.get(k, 0.0) for k in range(len(names))]
         wanted: Any = jnp.stack(every) if is_traced(every) else np.array(every)
-        return find_place(self.group)(wanted[:count]) if min(values) < count else None, wanted[count:]
+        return find_place(self.group)(wanted[:count]) if min(values, default=count) < count else None, wanted[count:]
 
     def _admit(self, g: Any, xi: Any, momentum: Any, t: Any) -> State | None:
         """The state of plain numbers that are clearly admissible, by one native call; None: each is looked at."""
@@ -1465,7 +1469,7 @@ class Driven(MechanicalSystem):
 
     def state(self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0, **named: float) -> State:
         """A state as the system without this force makes it; a mechanism takes names."""
-        if named or (g is None and xi is None and momentum is None):
+        if named or isinstance(xi, Mapping) or (g is None and xi is None and momentum is None):
             return self.system.state(g, xi, momentum=momentum, t=t, **named)
         return super().state(g, xi, momentum=momentum, t=t)
 

@@ -66,8 +66,6 @@ class Unknown:
             raise InvalidInput(f"an unknown has {guess.size} numbers, {given}; allowed: real numbers, at least one")
         if not ((low < high).all() and np.isfinite(prior[0]).all() and (prior[1] > 0).all()):
             raise InvalidInput(f"an unknown has {given}; allowed: low < high, (mean, positive standard deviation)")
-        if not ((low <= guess) & (guess <= high)).all():
-            raise InvalidInput(f"the guess {show(self.guess)} is not between its bounds, {bounds}: give one that is")
 
 
 class Columns:
@@ -82,8 +80,12 @@ class Columns:
         guess, prior = np.asarray(unknown.guess, float), unknown.prior or (0.0, math.inf)
         given = (guess, unknown.low, unknown.high, *prior)
         rows = [np.broadcast_to(np.asarray(each, float), guess.shape).ravel() for each in given]
-        places = np.ndindex(guess.shape)
-        self.names += [f"{name}[{', '.join(map(str, place))}]" if place else name for place in places]
+        names = [f"{name}[{', '.join(map(str, place))}]" if place else name for place in np.ndindex(guess.shape)]
+        for own, value, low, high in zip(names, *rows[:3], strict=True):
+            if not low <= value <= high:
+                bounds = f"not between its bounds, {low:g} and {high:g}: give one that is"
+                raise InvalidInput(f"the guess of the unknown {own!r} is {value:g}, {bounds}")
+        self.names += names
         self.numbers = np.concatenate([self.numbers, rows], axis=1)
         return np.arange(len(self.names) - guess.size, len(self.names))
 

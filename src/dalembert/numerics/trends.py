@@ -245,6 +245,19 @@ class Convergence:
     failures: tuple[str, ...]
     finer: Numbers  # the steps of the runs that are compared with; 0 for the exact motion
 
+    def __repr__(self) -> str:
+        """The order of every quantity and the size of its error, a line each; why runs failed."""
+        told, where = [], "of a step" if self.local else "at the end"
+        for name in self.norms:
+            order, scale = self.order(name), self.coefficient(name)
+            words = "exact to round-off, or too few steps"
+            if order is not None and scale is not None:
+                size = ", ".join(format(c, ".3g") for c in scale)
+                words = f"order {order:.2f}, error {where} about ({size}) h^{round(order)}"
+            told.append(f"{name}: {words}")
+        failed = zip(self.steps, self.failures, strict=True)
+        return "\n".join(told + [f"step {step:g}: {reason}" for step, reason in failed if reason])
+
     def slopes(self, quantity: str) -> Numbers:
         """The local orders d log(error)/d log(h) between neighbouring steps, NaN where one of them says nothing."""
         norms = np.where(self._telling(quantity), self.norms[quantity], np.nan)

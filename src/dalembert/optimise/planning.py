@@ -375,11 +375,14 @@ class Plan:
 
     @cached_property
     def run(self) -> Trajectory:
-        """Simulate the plan: its motion as an ordinary run with these controls."""
+        """Simulate the plan: its motion as an ordinary run with these controls; raise why, if there is no such run."""
         if self.kinematic:
             raise InvalidInput("a kinematic plan has velocities as its controls, and no run: see plan.states")
         options: Any = {"step": self.step, "steps": len(self.controls), "controls": self.controls}
-        return simulate(self.system, self.method, part_of(self.states, 0), **options)
+        made = simulate(self.system, self.method, part_of(self.states, 0), **options)
+        if made.status == "failed":
+            self.check()
+        return made
 
     def __repr__(self) -> str:
         held = f"; strict second-order condition {'holds' if self.strict else 'not shown'}"

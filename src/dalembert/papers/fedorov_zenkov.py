@@ -14,7 +14,6 @@ ramification e, and a component of degree d has 2 g - 2 = -2 d + sum (e - 1). No
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -662,21 +661,6 @@ class SleighLocus:
             raise InvalidInput("a sleigh with a = 0 is balanced: its surface is a plane and no cubic is singled out")
         (top,) = found.coefficients[np.all(found.exponents == [0, 0, 3], axis=1), 0]
         return Polynomials(found.exponents, found.coefficients.real * (J * J / np.real(top)))
-
-    def tangent_line(self, side: int) -> np.ndarray:
-        """(alpha, -1, gamma): the plane z = side touches the surface along alpha p_theta - ph = gamma, side = +1 or -1.
-
-        There the cubic is the square of this equation, from whose coefficients it is read.
-        """
-        c: defaultdict[tuple[int, int], float] = defaultdict(float)
-        for (i, j, k), coefficient in self.cubic().terms(tolerance=1e-11).items():
-            c[i, j] += float(np.real(coefficient)) * side**k
-        # the square of alpha p + beta ph - gamma
-        upper = np.array([[c[2, 0], c[1, 1], -c[1, 0]], [0, c[0, 2], -c[0, 1]], [0, 0, c[0, 0]]])
-        values, vectors = np.linalg.eigh(side * (upper + upper.T) / 2)
-        if np.abs(values[:2]).max() > 1e-8 * values[2]:
-            raise InvalidInput(f"the plane z = {side} does not touch the surface along a line")
-        return np.asarray(-vectors[:, 2] / vectors[1, 2])
 
     def folds(self, *, points: int = 401) -> list[np.ndarray]:
         """The discriminant curve of the projection in the (p_theta, ph) plane, as polylines (k, 2)."""

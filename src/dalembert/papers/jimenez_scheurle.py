@@ -189,12 +189,6 @@ def _cotangent(tau: ArrayLike) -> Array:
     return jnp.clip(1 / jnp.tan(jnp.pi * inside), -300.0, 300.0)
 
 
-def point_between(chart: Ehresmann, first: State, last: State, tau: ArrayLike) -> tuple[Array, Array]:
-    """(q, v) in D at the share tau of the way from one point of D to another (Definition 3.1 of jimenez-scheurle)."""
-    z1, z2 = (chart.coordinates(state.g, state.xi) for state in (first, last))
-    return chart.lift(chi0(tau) * z1 + chi1(tau) * z2)
-
-
 _Iterate = tuple[Array, Array, Array, Array, Array, Any]
 
 

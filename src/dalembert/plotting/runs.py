@@ -27,6 +27,7 @@ from .style import (
     POINTS,
     STROKES,
     TIME,
+    break_turns,
     curve,
     label_ends,
     legend_below,
@@ -87,7 +88,8 @@ def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
             continue
         vector, run = part.ndim <= 2, runs[label]
         columns = (part if vector else np.asarray(run.xi)).T
-        named = system.coordinate_names if vector else tuple(axis.name for axis in system.axes())
+        own_names = system.coordinate_names or [f"q{k + 1}" for k in range(len(columns))]
+        named = own_names if vector else tuple(axis.name for axis in system.axes())
         for k, (name, column) in enumerate(zip(named, columns, strict=False)):
             words = unit_label(name if len(runs) == 1 else f"{label}: {name}", system.units.get(name, ""))
             axes.plot(np.asarray(run.t), column, **_stroke(k, dash if len(runs) > 1 else None), label=words)
@@ -160,7 +162,8 @@ def plot_named(
     for axes, kind in zip(panels[:, 0], kinds, strict=True):
         own = [name for name in values if units[name] == kind]
         for name, (colour, dash) in zip(own, cycle(STROKES), strict=False):
-            axes.plot(np.asarray(t), values[name], color=colour, linestyle=dash, label=name)
+            shown = break_turns(np.asarray(values[name])) if kind == "rad" else values[name]
+            axes.plot(np.asarray(t), shown, color=colour, linestyle=dash, label=name)
         axes.set(ylabel=unit_label(own[0], kind) if len(own) == 1 else print_unit(kind))
     panels[-1, 0].set(xlabel=TIME)
     figure.draw_without_rendering()

@@ -29,6 +29,7 @@ from .style import (
     LIGHT,
     POINTS,
     TIME,
+    break_turns,
     name_points,
     save,
     scale_text,
@@ -524,8 +525,7 @@ def plot_fit(
             above.remove()
             below.remove()
             continue
-        jumps = np.abs(np.diff(motion[:, k], prepend=motion[:1, k])) > np.pi  # an angle that begins a new turn
-        above.plot(t, np.where(jumps, np.nan, motion[:, k]), color=COLOURS[1], label="motion", zorder=3)
+        above.plot(t, break_turns(motion[:, k]), color=COLOURS[1], label="motion", zorder=3)
         above.plot(times, data[:, k], ".", color=COLOURS[0], markersize=3.5, label="data")
         above.set(ylabel=names[k])
         largest = max(3.2, 1.1 * np.nanmax(np.abs(left[:, k]), initial=0.0))

@@ -145,6 +145,11 @@ def show_zeros(axes: Axes) -> None:
         each.axhline(floor, color=LIGHT, linewidth=0.8, zorder=0)
 
 
+def break_turns(angle: Any) -> Any:
+    """An angle over time that is not drawn where it begins a new turn: its curve has a gap there."""
+    return np.where(np.abs(np.diff(angle, prepend=angle[..., :1])) > np.pi, np.nan, angle)
+
+
 def label_ends(axes: Axes, size: float = 7.0) -> None:
     """Write the label of every line beside its end, in its colour, moved apart where they would overlap."""
     ends, size = [], scale_text(size)

@@ -461,7 +461,7 @@ class Run:
         known = np.ndim(self.final.status) == 0 and not is_traced(self.final.status)
         end = f", failed: {self.reason}" if known and self.status == "failed" else ""
         members = f"{np.size(self.final.status)} members, " if np.ndim(self.final.status) else ""
-        what = f"<{type(self).__name__} on {self.system.group} by {self.integrator.name}"
+        what = f"<{type(self).__name__} of {self.system.title} on {self.system.group} by {self.integrator.name}"
         return f"{what}: {members}{np.shape(self.t)[-1]} states{end}>"
 
 

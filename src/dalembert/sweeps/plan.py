@@ -298,7 +298,9 @@ def substitute(config: Mapping[str, Any], values: Values) -> dict[str, Any]:
                 raise
             if path[-1] in ("velocity", "momentum", "configuration"):
                 where = ".".join(path)
-                raise InvalidInput(f"[sweep] varies {name}; allowed: a component by its number, {where}.0") from None
+                named = f", or by its name if [initial] has velocity = {{{last} = 1.0}}" * (path[-1] == "velocity")
+                words = f"allowed: a component by its number, {where}.0{named}"
+                raise InvalidInput(f"[sweep] varies {name}; {words}") from None
             raise UnknownName(f"kind of axis (for {'.'.join(path)})", last, AXIS_KINDS) from None
     return result
 
@@ -575,8 +577,11 @@ class SweepMembers:
         """What a varied number is, and its unit: ("initial speed", "m s-1") of initial.velocity.1."""
         section, key, *places = name.split(".")
         system, given = self.first.system, self.first.config["initial"].get(key)
+        if section == "initial" and key == "velocity" and places and given is None:  # a rate of a mechanism
+            key, *places = places
         if section == "initial" and key in ("velocity", "momentum") and places and len(given) == system.group.dim:
-            axis = system.axes()[int(places[0])]
+            names = [axis.name.replace(" ", "_") for axis in system.axes()]
+            axis = system.axes()[names.index(places[0]) if places[0] in names else int(places[0])]
             return f"initial {'momentum of ' * (key == 'momentum')}{axis.name}", str(getattr(axis, key))
         if (section, key) == ("initial", "configuration") and system.group.is_flat and places:
             coordinate = system.coordinate_names[int(places[0])]
