@@ -100,6 +100,8 @@ def rattleback() -> None:
     ours, other = play("rattleback", 5)
     assert 0.016 / example("rattleback")["run"]["step"] == 8
     assert ours.valid < len(other.t) and other.valid == len(other.t) and error(other) < 1e-4
+    rocking = np.abs(other.velocity[:, :2]).max(axis=1)
+    assert other.velocity[:, 2].max() < -4.9 and rocking[-20:].max() < 0.25 * rocking[0], "it spins on, and is damped"
 
 
 def threshold() -> None:
