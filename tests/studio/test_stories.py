@@ -247,6 +247,20 @@ def test_make_it_fail_shows_a_difference(name):
     ), sizes
 
 
+@pytest.mark.parametrize("panes", [False, True])
+def test_two_motions_of_a_point_are_drawn_and_compared_to_one_scale(panes):
+    """One grows to a hundred times the size of the other, beside an angle that turns on in both."""
+    pair = STORIES["fail"]["pendulum-cvt"]
+    config = {**example("pendulum-cvt"), "run": pair["run"], "method": pair["method"]}
+    answer = present({"config": config, "against": pair["against"], "panes": panes, "frames": 200}, OPENED)
+    assert float(answer["verdict"].partition("come apart by ")[2].split()[0]) > 30, answer["verdict"]  # per cent
+    parts = answer["scene"]["parts"] + (answer["beside"] or {"parts": []})["parts"]
+    paths = [unpack_array(part["shape"]["points"]) for part in parts if part["name"] == "path"]
+    sides = [np.ptp(path, axis=0) for path in paths]
+    assert len(paths) == 2 and sides[0][:2].min() > 100 * sides[1][:2].max()
+    assert sides[0][2] == pytest.approx(sides[1][2], rel=0.1)
+
+
 STORY = """
 [[story]]
 name = "mine"

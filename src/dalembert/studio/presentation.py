@@ -36,7 +36,7 @@ from ..simulation import Run, simulate, to_json
 from . import requests
 from .catalogue import STORIES, example
 from .requests import RunFrames, StudioInput
-from .scenes import AIM, globe, make_scene, mechanism_of, picture, rotate
+from .scenes import AIM, globe, make_scene, mechanism_of, picture, rotate, stretch_of
 from .view import CONSTRAINT, DARK, GREY, SURFACE, TEXTS, Array, View, label, pack_array, sphere_shape, surface
 
 PARKS: dict[str, dict[str, Any]] = STORIES["park"]
@@ -114,7 +114,7 @@ def _present(
 ) -> dict[str, Any]:
     """Scene, momentum, plots and words of runs; two of them in two panes where they are `apart`."""
     view, caption = make_scene(runs[:1] if apart else runs)
-    beside = make_scene([replace(runs[1], alone=True)])[0].data() if apart else None
+    beside = make_scene([replace(runs[1], alone=True)], view)[0].data() if apart else None
     momentum, name, mechanism = momentum_view(runs), runs[0].name, mechanism_of(runs[0])
     called = getattr(without_forces(runs[0].system), "names", None) if runs[0].system is not None else None
     own = (mechanism.parts.name if mechanism is not None else called.system if called else "") or title  # not its file
@@ -148,6 +148,7 @@ def tell_events(run: Run | None) -> list[str]:
 def compare_runs(runs: Sequence[RunFrames], summaries: Sequence[Mapping[str, Any]]) -> str:
     """Which of two runs kept more, in sentences: also where it is the one that is not geometric."""
     (first, second), told = [summary["label"] for summary in summaries], []
+    scale = stretch_of(runs[0].parts[0]) if runs[0].parts[0].ndim == 2 else 1.0  # of a point, as it is drawn
     texts = TEXTS["verdict"]
     failed = [summary["status"] != "ok" for summary in summaries]
     if any(failed):
@@ -164,7 +165,8 @@ def compare_runs(runs: Sequence[RunFrames], summaries: Sequence[Mapping[str, Any
         told.append(texts["alike" if ratio < texts["ratio"] else "differ"].format(**numbers))
         if key == "energy_error" and better.startswith("runge") and ratio >= texts["ratio"]:
             told.append(texts["runge-kutta"])
-    apart = max(motion_distance(*parts) for parts in zip(*(run.parts for run in runs), strict=True))
+    drawn = [run.parts if len(run.parts) > 1 else (run.parts[0] * scale,) for run in runs]
+    apart = max(motion_distance(*parts) for parts in zip(*drawn, strict=True))
     how = "together" if apart < texts["visible"] else "apart" if apart < 1.0 else "far apart"
     told.append(texts[how].format(apart=two_figures(apart if apart >= 1.0 else 100 * apart)))
     return " ".join(told)
