@@ -147,6 +147,23 @@ def test_a_car_is_driven_with_keys_and_the_stick(shared_tab):
     assert tab.value("studio.request().controls === undefined")
 
 
+def test_a_drive_that_takes_long_to_begin_is_told_and_given_up(shared_tab):
+    tab = shared_tab
+    tab.after(lambda: tab.choose("System", "unicycle"))
+    tab.page.route("**/api/drive", lambda route: None)  # which is never answered
+    tab.page.locator("#drive").click()
+    tab.page.wait_for_selector("#waiting:visible", timeout=10_000)
+    tab.page.locator("#cancel").click()
+    tab.until("driver.beginning === null && document.getElementById('waiting').hidden")
+    tab.page.locator("#drive").click()
+    tab.until("driver.beginning !== null")
+    tab.after(lambda: tab.choose("System", "chaplygin-sleigh"))
+    assert tab.value("driver.beginning === null && !driver.session"), "another system is not driven by that"
+    tab.page.unroute("**/api/drive")
+    assert all("net::" in line for line in tab.complaints)
+    tab.complaints.clear()
+
+
 @pytest.mark.heavy
 def test_a_goal_is_pulled_on_the_floor_and_driven_to(shared_tab):
     tab = shared_tab
@@ -527,6 +544,18 @@ def test_shadows_labels_scale_and_the_ghost_of_the_setting_before(shared_tab):
     tab.after(lambda: tab.number("a").fill("0.6"))
     assert tab.value("studio.ghost.length") == 1
     assert "before the change" in tab.page.locator("#legend").inner_text()
+    tab.after(lambda: tab.choose("System", "rigid-body"))
+    words = (
+        "(() => { const { scene } = studio, found = []; scene.drawInFull(); scene.scene.traverseVisible((o) => {"
+        " if (!o.isSprite || o.userData.aspect < 2) return;"
+        " const at = o.getWorldPosition(o.position.clone()).project(scene.camera);"
+        " found.push((scene.height * at.y) / 2 + (0.5 - o.center.y) * o.userData.pixels) }); return found })()"
+    )
+    for frame in range(0, 40, 5):
+        tab.value(f"studio.player.seek({frame})")
+        first, second = tab.value(words)
+        assert abs(first - second) > 15, "momentum and angular velocity point almost the same way: their names do not"
+    tab.after(lambda: tab.choose("System", "chaplygin-sleigh"))
 
 
 @pytest.mark.heavy

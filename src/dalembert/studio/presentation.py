@@ -242,6 +242,8 @@ class Drive:
         ahead = [float(self.law.get(name, {}).get("y", 0.0)) for name in self.names]  # it moves, so that it has a scale
         config = {**request["config"], "run": {"step": self.step, "steps": SHOWN_STEPS}}
         rest = {"config": config, "frames": SHOWN_STEPS, "complete": True, "controls": [ahead] * SHOWN_STEPS}
+        self.go([0.0, 0.0], 2)  # what a first and a next step need is compiled before somebody drives
+        self.run, self.steps = None, 0
         return {"show": present(rest, opened), "step": self.step, "inputs": self.names}
 
     def go(self, stick: Any, steps: Any) -> dict[str, Any]:
