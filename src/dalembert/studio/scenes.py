@@ -452,7 +452,7 @@ def draw_mechanism(view: View, run: RunFrames) -> str:
         x, y = np.meshgrid(*np.linspace(low, high, 41).T)
         z = np.asarray(np.vectorize(parts.terrain)(x, y), float)
         view.add("ground", shapes.surface(np.stack([x, y, z], axis=-1)), PALE, opacity=0.6, shared=True)
-    return CAPTIONS["mechanism"] + (f" It is drawn {scale:.1f} times as large as it is." if scale > 1 else "")
+    return CAPTIONS["mechanism"] + (f" It is drawn {scale:.1f} times as large as it is." if scale > 1.05 else "")
 
 
 def picture(system: MechanismSystem, moving: Any) -> Picture:

@@ -109,7 +109,7 @@ export class View3D {
     this.arrived = this.between = 0;
     this.settled = null;
     const tall = this.camera.aspect < 1;
-    this.zoom(this.ground ? (tall ? 1.8 : 2.5) : tall ? 1.5 : 1.1);
+    this.zoom(this.follow ? 1.4 : this.ground ? (tall ? 1.8 : 2.5) : tall ? 1.5 : 1.1); // for goals there must be room
   }
 
   // [[key, position, quaternion], ...]: where the parts will be once the time between two arrivals has gone by.
