@@ -270,6 +270,10 @@ def test_a_function_may_return_a_mechanism(tmp_path):
     )
     for name in ("robot.py", "robot.toml"):
         assert shown(input_of_file(tmp_path / name))["title"] == "my robot"
+    speed, *others = entry("file", input_of_file(tmp_path / "robot.toml"))["initial"]
+    assert (speed["label"], speed["help"], speed["low"] > 0) == ("speed", "m s-1", True)
+    assert {each["label"]: each["help"] for each in others}["yaw rate"] == "rad s-1"
+    assert all(each["low"] == -each["high"] for each in others), "it may begin elsewhere, and turned either way"
 
 
 def test_the_axle_of_an_own_robot_is_found_and_its_wheels_are_no_goal():
