@@ -261,6 +261,30 @@ def test_two_motions_of_a_point_are_drawn_and_compared_to_one_scale(panes):
     assert sides[0][2] == pytest.approx(sides[1][2], rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("name", "method", "told"),
+    [
+        ("chaplygin-sleigh", "runge-kutta", "runge-kutta is nearer to the true one"),
+        ("chaplygin-sleigh", "leapfrog", "euler-poincare-suslov is nearer to the true one"),
+        pytest.param("rigid-body", "runge-kutta", "moser-veselov is nearer to the true one", marks=pytest.mark.heavy),
+        pytest.param("rattleback", "runge-kutta", "neither is to be trusted", marks=pytest.mark.heavy),
+    ],
+)
+def test_a_comparison_opens_where_methods_differ_and_says_which_is_nearer_to_the_truth(name, method, told):
+    """Also where that is Runge-Kutta: what is said is so of the distance from a run with a fine step."""
+    config = {**example(name), "run": STORIES["fail"][name]["run"]}
+    request = {"config": config, "against": {"name": method}, "frames": 60}
+    verdict = present(request, OPENED)["verdict"]
+    assert "come apart" in verdict and told in verdict, verdict
+    jobs, _ = requests.jobs_of(request, OPENED)
+    step, steps = config["run"]["step"], config["run"]["steps"]
+    fine = da.simulate(jobs[0].system, da.RungeKutta(), jobs[0].state, step=step / 40, steps=40 * steps, save_every=40)
+    if "nearer" in told:
+        runs = [da.simulate(job.system, job.integrator, job.state, step=step, steps=steps) for job in jobs]
+        off = [np.abs(np.asarray(run.g) - np.asarray(fine.g)).max() for run in runs]
+        assert (off[1] < off[0]) == (method in told), off
+
+
 STORY = """
 [[story]]
 name = "mine"
