@@ -60,6 +60,9 @@ def test_a_system_is_chosen_and_two_methods_compared(shared_tab):
     assert {curve["run"] for curve in tab.value("studio.data.plots[0].curves.map(c => ({run: c.run}))")} == {0, 1}
     tab.page.locator("#claims .run-name").nth(1).click()
     assert tab.page.locator("#claims .run-name").nth(1).get_attribute("aria-pressed") == "false"
+    tab.after(lambda: tab.choose("System", "chaplygin-sleigh"))
+    assert "come apart" in tab.page.locator("#verdict").inner_text(), "a comparison that goes on opens where they differ too"
+    assert "runge-kutta is nearer to the true one" in tab.page.locator("#verdict").inner_text()
     tab.after(lambda: tab.choose("Compare with", "nothing"))
     assert tab.page.locator("#claims .run").count() == 1
 
@@ -145,6 +148,23 @@ def test_a_car_is_driven_with_keys_and_the_stick(shared_tab):
     assert place[0] > 0 and any(position and position[:2] == place for _, position, _ in pose), (place, pose)
     tab.after(lambda: tab.choose("System", "chaplygin-sleigh"))
     assert tab.value("studio.request().controls === undefined")
+
+
+def test_a_drive_that_takes_long_to_begin_is_told_and_given_up(shared_tab):
+    tab = shared_tab
+    tab.after(lambda: tab.choose("System", "unicycle"))
+    tab.page.route("**/api/drive", lambda route: None)  # which is never answered
+    tab.page.locator("#drive").click()
+    tab.page.wait_for_selector("#waiting:visible", timeout=10_000)
+    tab.page.locator("#cancel").click()
+    tab.until("driver.beginning === null && document.getElementById('waiting').hidden")
+    tab.page.locator("#drive").click()
+    tab.until("driver.beginning !== null")
+    tab.after(lambda: tab.choose("System", "chaplygin-sleigh"))
+    assert tab.value("driver.beginning === null && !driver.session"), "another system is not driven by that"
+    tab.page.unroute("**/api/drive")
+    assert all("net::" in line for line in tab.complaints)
+    tab.complaints.clear()
 
 
 @pytest.mark.heavy
@@ -527,6 +547,18 @@ def test_shadows_labels_scale_and_the_ghost_of_the_setting_before(shared_tab):
     tab.after(lambda: tab.number("a").fill("0.6"))
     assert tab.value("studio.ghost.length") == 1
     assert "before the change" in tab.page.locator("#legend").inner_text()
+    tab.after(lambda: tab.choose("System", "rigid-body"))
+    words = (
+        "(() => { const { scene } = studio, found = []; scene.drawInFull(); scene.scene.traverseVisible((o) => {"
+        " if (!o.isSprite || o.userData.aspect < 2) return;"
+        " const at = o.getWorldPosition(o.position.clone()).project(scene.camera);"
+        " found.push((scene.height * at.y) / 2 + (0.5 - o.center.y) * o.userData.pixels) }); return found })()"
+    )
+    for frame in range(0, 40, 5):
+        tab.value(f"studio.player.seek({frame})")
+        first, second = tab.value(words)
+        assert abs(first - second) > 15, "momentum and angular velocity point almost the same way: their names do not"
+    tab.after(lambda: tab.choose("System", "chaplygin-sleigh"))
 
 
 @pytest.mark.heavy

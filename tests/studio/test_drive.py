@@ -14,6 +14,7 @@ from studio.test_studio_server import ask, post, serving
 
 from dalembert.errors import InvalidInput
 from dalembert.io.config import build_system
+from dalembert.kernels import llvm as native
 from dalembert.models import MODELS
 from dalembert.optimise import plan
 from dalembert.simulation import simulate
@@ -70,6 +71,16 @@ def test_what_was_driven_is_simulate_with_the_recorded_controls_bit_for_bit(name
     (again,), _ = requests.jobs_of(request, OPENED)
     shown, _, _ = requests.integrate(again, 1, controls=requests.controls_of(request, again))
     assert np.array_equal(shown.last.xi, driven.run.last.xi)
+
+
+def test_a_drive_that_has_begun_compiles_nothing_more():
+    """Whoever presses a key at once would wait for it."""
+    request = {"config": example("unicycle") | {"method": {"name": "lagrange-dalembert", "node": 0.43}}}
+    driven = Drive(request, OPENED)
+    driven.begin(request, OPENED)
+    before = len(native._functions)
+    assert driven.steps == 0 and driven.run is None and len(driven.go([0.3, 1.0], 3)["controls"]) == 3
+    assert len(native._functions) == before
 
 
 def has_inputs(name):

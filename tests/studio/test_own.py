@@ -4,6 +4,7 @@ scene, and driving them.
 
 from __future__ import annotations
 
+import inspect
 import json
 import pickle
 from pathlib import Path
@@ -256,6 +257,23 @@ def robot(track: float = 0.3) -> da.Mechanism:
         made.wheel(name, "base", at=(-0.1, side * track / 2, 0.08), mass=0.4, width=0.02, motor=True)
     made.support("base", at=(0.2, 0, 0))
     return made
+
+
+def test_a_function_may_return_a_mechanism(tmp_path):
+    """As a file that somebody opens, as a function of a script, and in a configuration."""
+    assert {each["label"] for each in entry("file", input_of_system(robot))["parameters"]} == {"track"}
+    source = inspect.getsource(robot).replace("def robot", "def make")
+    (tmp_path / "robot.py").write_text(f"import dalembert as da\n\n{source}")
+    (tmp_path / "robot.toml").write_text(
+        '[system]\npython = "robot.py:make"\ntrack = 0.4\n[method]\nname = "runge-kutta"\n[initial]\nspeed = 1.0\n'
+        "[run]\nstep = 0.01\nsteps = 5\n"
+    )
+    for name in ("robot.py", "robot.toml"):
+        assert shown(input_of_file(tmp_path / name))["title"] == "my robot"
+    speed, *others = entry("file", input_of_file(tmp_path / "robot.toml"))["initial"]
+    assert (speed["label"], speed["help"], speed["low"] > 0) == ("speed", "m s-1", True)
+    assert {each["label"]: each["help"] for each in others}["yaw rate"] == "rad s-1"
+    assert all(each["low"] == -each["high"] for each in others), "it may begin elsewhere, and turned either way"
 
 
 def test_the_axle_of_an_own_robot_is_found_and_its_wheels_are_no_goal():

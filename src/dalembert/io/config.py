@@ -35,7 +35,7 @@ from .. import simulation
 from ..errors import InvalidInput, UnknownName, match_names, require_name
 from ..integrators import METHODS, Integrator, Method
 from ..kernels import has_gpu
-from ..mechanics import MechanicalSystem, State
+from ..mechanics import MechanicalSystem, Mechanism, State
 from ..models import MODELS, Model
 from ..numerics import LOSSES, SEARCHES, is_traced, show
 from .dataset import load_run, open_dataset, read_table
@@ -641,7 +641,8 @@ def load_user_system(
             signature.bind(**parameters)
         except TypeError as fault:
             raise InvalidInput(f"{path.name}:{attribute} with the parameters of [system]: {fault}") from fault
-        system = make(**parameters)
+        made = make(**parameters)
+        system = made.system() if isinstance(made, Mechanism) else made
         _require_system(system, f"{path.name}:{attribute}")
     return system, path
 
@@ -692,7 +693,7 @@ def _require_system(system: Any, name: str) -> None:
     """Refuse what is no system, or one whose functions have the wrong shapes."""
     if not isinstance(system, MechanicalSystem):
         raise InvalidInput(
-            f"{name} returned {type(system).__name__}; allowed: a dalembert System (or InvariantSystem)"
+            f"{name} returned {type(system).__name__}; allowed: a dalembert System, InvariantSystem or Mechanism"
             + (": is there a return at its end?" if system is None else "")
         )
     t, g, xi = jnp.zeros(()), system.group.identity(), jnp.zeros(system.group.dim)

@@ -36,7 +36,7 @@ from ..simulation import Run, simulate, to_json
 from . import requests
 from .catalogue import STORIES, example
 from .requests import RunFrames, StudioInput
-from .scenes import AIM, globe, make_scene, mechanism_of, picture, rotate
+from .scenes import AIM, globe, make_scene, mechanism_of, picture, rotate, stretch_of
 from .view import CONSTRAINT, DARK, GREY, SURFACE, TEXTS, Array, View, label, pack_array, sphere_shape, surface
 
 PARKS: dict[str, dict[str, Any]] = STORIES["park"]
@@ -60,6 +60,7 @@ LOCUS_POINTS = 25
 ROUND_OFF, SOLVER_ACCURACY = 1e-11, 1e-9
 """Relative sizes up to which a number counts as round-off, and an invariant as conserved by the solver."""
 MAX_DRIVE_STEPS, MAX_DRIVEN, SHOWN_STEPS = 50, 40_000, 40
+MOST_HALVED = 50_000  # steps of a run that is made again with half the step
 """Steps in one request of somebody who drives, and controls in a whole drive, which must fit into a request."""
 LEANING = ("rolling-disk", "bicycle")
 """Models that stand on their wheels and lean."""
@@ -98,9 +99,22 @@ def present(request: Any, opened: StudioInput, cancelled: Callable[[], bool] = l
         ]
         times = max((np.asarray(run.t) for run, *_ in done), key=lambda t: abs(t[-1] - t[0]))
         runs = [requests.frames_of_run(done[k][0], job, k, times, done[k][1]) for k, job in enumerate(jobs)]
+        finer: list[RunFrames] = []
+        if len(jobs) > 1 and not request.get("controls") and all(map(_can_be_halved, jobs)):
+            for k, job in enumerate(jobs):
+                half = replace(job, run={"step": job.run["step"] / 2, "steps": 2 * job.run["steps"]})
+                run = requests.integrate(half, 2 * requests.frame_interval(job, frames), cancelled, opened)[0]
+                finer.append(requests.frames_of_run(run, job, k, times))
         summaries = [_summary(runs[k], job.names["method"], done[k][2], {}) for k, job in enumerate(jobs)]
     apart = bool(request.get("panes")) and len(runs) > 1
-    return answer | _present(runs, summaries, title, config, apart)
+    answer |= _present(runs, summaries, title, config, apart)
+    if saved is None and len(runs) > 1:
+        answer["verdict"] = compare_runs(runs, summaries, finer)
+    return answer
+
+
+def _can_be_halved(job: Job) -> bool:
+    return not (job.events or job.integrator.variable_step) and job.run["steps"] <= MOST_HALVED
 
 
 def show_run(run: Run) -> dict[str, Any]:
@@ -114,7 +128,7 @@ def _present(
 ) -> dict[str, Any]:
     """Scene, momentum, plots and words of runs; two of them in two panes where they are `apart`."""
     view, caption = make_scene(runs[:1] if apart else runs)
-    beside = make_scene([replace(runs[1], alone=True)])[0].data() if apart else None
+    beside = make_scene([replace(runs[1], alone=True)], view)[0].data() if apart else None
     momentum, name, mechanism = momentum_view(runs), runs[0].name, mechanism_of(runs[0])
     called = getattr(without_forces(runs[0].system), "names", None) if runs[0].system is not None else None
     own = (mechanism.parts.name if mechanism is not None else called.system if called else "") or title  # not its file
@@ -125,7 +139,7 @@ def _present(
         "runs": summaries,
         "scene": view.data(),
         "beside": beside,
-        "verdict": compare_runs(runs, summaries) if len(runs) > 1 else "",
+        "verdict": "",
         "momentum": None if momentum is None else momentum.data(),
         "plots": conservation_plots(runs) + motion_plots(runs),
         "caption": " ".join([caption, *tell_events(runs[0].trajectory)]),
@@ -145,9 +159,15 @@ def tell_events(run: Run | None) -> list[str]:
     return told
 
 
-def compare_runs(runs: Sequence[RunFrames], summaries: Sequence[Mapping[str, Any]]) -> str:
-    """Which of two runs kept more, in sentences: also where it is the one that is not geometric."""
+def compare_runs(
+    runs: Sequence[RunFrames], summaries: Sequence[Mapping[str, Any]], finer: Sequence[RunFrames] = ()
+) -> str:
+    """Which of two runs kept more, in sentences: also where it is the one that is not geometric.
+
+    `finer` are the same with half the step: the motion that changes less is nearer to the true one.
+    """
     (first, second), told = [summary["label"] for summary in summaries], []
+    scale = stretch_of(runs[0].parts[0]) if runs[0].parts[0].ndim == 2 else 1.0  # of a point, as it is drawn
     texts = TEXTS["verdict"]
     failed = [summary["status"] != "ok" for summary in summaries]
     if any(failed):
@@ -164,9 +184,21 @@ def compare_runs(runs: Sequence[RunFrames], summaries: Sequence[Mapping[str, Any
         told.append(texts["alike" if ratio < texts["ratio"] else "differ"].format(**numbers))
         if key == "energy_error" and better.startswith("runge") and ratio >= texts["ratio"]:
             told.append(texts["runge-kutta"])
-    apart = max(motion_distance(*parts) for parts in zip(*(run.parts for run in runs), strict=True))
+
+    def between(one: RunFrames, other: RunFrames) -> float:
+        drawn = [run.parts if len(run.parts) > 1 else (run.parts[0] * scale,) for run in (one, other)]
+        return max(motion_distance(*parts) for parts in zip(*drawn, strict=True))
+
+    apart = between(*runs)
     how = "together" if apart < texts["visible"] else "apart" if apart < 1.0 else "far apart"
     told.append(texts[how].format(apart=two_figures(apart if apart >= 1.0 else 100 * apart)))
+    if finer and how != "together":
+        changes = [between(*pair) for pair in zip(runs, finer, strict=True)]
+        (small, better), (large, worse) = sorted(zip(changes, (first, second), strict=True))
+        if small > texts["unsure"]:
+            told.append(texts["neither"])
+        elif large > texts["ratio"] * small:
+            told.append(texts["nearer"].format(better=better, worse=worse, small=two_figures(100 * small)))
     return " ".join(told)
 
 
@@ -240,6 +272,8 @@ class Drive:
         ahead = [float(self.law.get(name, {}).get("y", 0.0)) for name in self.names]  # it moves, so that it has a scale
         config = {**request["config"], "run": {"step": self.step, "steps": SHOWN_STEPS}}
         rest = {"config": config, "frames": SHOWN_STEPS, "complete": True, "controls": [ahead] * SHOWN_STEPS}
+        self.go([0.0, 0.0], 2)  # what a first and a next step need is compiled before somebody drives
+        self.run, self.steps = None, 0
         return {"show": present(rest, opened), "step": self.step, "inputs": self.names}
 
     def go(self, stick: Any, steps: Any) -> dict[str, Any]:

@@ -75,6 +75,13 @@ def extent_of(points: Array) -> float:
     return side if side > MOTIONLESS * (1.0 + float(np.abs(points).max())) else 1.0
 
 
+def stretch_of(points: Array) -> Array:
+    """Factors that make the extents of coordinates alike where they are not; a coordinate that hardly moves stays."""
+    extents, most = np.ptp(points, axis=0), extent_of(points)
+    wide = np.where(extents > 1e-3 * most, extents, most)
+    return wide.max() / wide if wide.max() > 4 * wide.min() else np.ones(len(wide))
+
+
 def is_constant(track: Array) -> bool:
     """Whether a track stays where it starts."""
     return bool(np.abs(track - track[:1]).max(initial=0.0) < 1e-9 * (1 + np.abs(track).max(initial=0.0)))
@@ -445,7 +452,7 @@ def draw_mechanism(view: View, run: RunFrames) -> str:
         x, y = np.meshgrid(*np.linspace(low, high, 41).T)
         z = np.asarray(np.vectorize(parts.terrain)(x, y), float)
         view.add("ground", shapes.surface(np.stack([x, y, z], axis=-1)), PALE, opacity=0.6, shared=True)
-    return CAPTIONS["mechanism"] + (f" It is drawn {scale:.1f} times as large as it is." if scale > 1 else "")
+    return CAPTIONS["mechanism"] + (f" It is drawn {scale:.1f} times as large as it is." if scale > 1.05 else "")
 
 
 def picture(system: MechanismSystem, moving: Any) -> Picture:
@@ -632,19 +639,19 @@ def draw_dial(view: View, run: RunFrames) -> str:
 def draw_point(view: View, run: RunFrames) -> str:
     """Three coordinates of a point, with its field of planes; fewer are drawn in the plane, one over time."""
     q = run.parts[0]
-    n, time_scale = q.shape[1], 1.0
+    n = q.shape[1]
     pair = [0, 1, 1 + (n - 1) // 2]  # x, and the first of the pairs (y, z)
     chosen = pair if run.name == "chaotic-quartic" else list(range(min(n, 3)))
     points, velocity = q[:, chosen], run.velocity[:, chosen]
-    if n == 1:  # the run is drawn three times as long as it is high
-        time_scale = 3 * extent_of(q) / max(float(np.ptp(run.t)), 1e-300)
-        points, velocity = np.column_stack([run.t * time_scale, q]), np.insert(velocity, 0, time_scale, axis=1)
+    if n == 1:
+        points, velocity = np.column_stack([run.t, q]), np.insert(velocity, 0, 1.0, axis=1)
     missing = np.zeros((len(q), 3 - points.shape[1]))
     points, velocity = np.column_stack([points, missing]), np.column_stack([velocity, missing])
-    extents = np.ptp(points, axis=0)
-    wide = np.where(extents > 1e-3 * extent_of(points), extents, extent_of(points))
-    stretch = wide.max() / wide if wide.max() > 4 * wide.min() else np.ones(3)  # which makes extents alike
-    points, velocity = points * stretch, velocity * stretch
+    scale = stretch_of(points)
+    if n == 1:  # the run is drawn three times as long as it is high
+        scale = np.array([3 * extent_of(q) / max(float(np.ptp(run.t)), 1e-300), 1.0, 1.0])
+    view.scale = view.scales.setdefault(tuple(view.offset), scale)  # a second run is drawn to the scale of the first
+    points, velocity = points * view.scale, velocity * view.scale
     reach = extent_of(points)
     view.trace("path", points, run.colour, width=3.0)
     view.add("particle", shapes.sphere_shape(0.03 * reach), run.colour, position=points)
@@ -658,14 +665,13 @@ def draw_point(view: View, run: RunFrames) -> str:
             view.arrow("", corner, corner + 0.25 * reach * axis, DARK, width=0.006 * reach, shared=True)
             view.add("", shapes.label(name), DARK, position=corner + 0.29 * reach * axis, shared=True)
     view.flat, view.axis_names = len(names) < 3, tuple(names)
-    view.scale = stretch * [time_scale, 1.0, 1.0]
-    text = _add_planes(view, run, points, chosen, stretch, reach) if run.rows.shape[1] == 1 and len(chosen) == 3 else ""
+    text = _add_planes(view, run, points, chosen, reach) if run.rows.shape[1] == 1 and len(chosen) == 3 else ""
     return f"Amber: the velocity. {text}".strip()
 
 
-def _add_planes(view: View, run: RunFrames, points: Array, chosen: list[int], stretch: Array, reach: float) -> str:
+def _add_planes(view: View, run: RunFrames, points: Array, chosen: list[int], reach: float) -> str:
     """The plane A v = 0 along the path and at the particle, with its normal crossed out."""
-    normals = normalise(run.rows[:, 0, chosen] / stretch)  # covectors: the plane A v = 0 is stretched with the path
+    normals = normalise(run.rows[:, 0, chosen] / view.scale)  # covectors: the plane A v = 0 is stretched with the path
     if np.linalg.norm(normals, axis=1).min() < 0.5:
         return ""
     if run.is_first:
@@ -766,8 +772,8 @@ SCENES_BY_MODEL: dict[str, DrawScene] = {
 }
 
 
-def make_scene(runs: Sequence[RunFrames]) -> tuple[View, str]:
-    """The runs in one space, and a caption that says what is drawn in which colour."""
+def make_scene(runs: Sequence[RunFrames], beside: View | None = None) -> tuple[View, str]:
+    """The runs in one space, to the scale of the view `beside` it, and a caption that says what each colour means."""
     draw, first = choose_scene(runs[0]), runs[0]
     tilt = np.eye(3)
     if draw is draw_poinsot:  # the momentum is drawn upwards, so that the invariable plane lies level
@@ -778,7 +784,7 @@ def make_scene(runs: Sequence[RunFrames]) -> tuple[View, str]:
     elif (mechanism := mechanism_of(first)) is not None:
         pull = point_of(mechanism.parameters["gravity"])
         tilt = about(1, np.arctan2(pull[0], -pull[2])) if pull.any() else tilt
-    view = View(first.name or first.group, tilt)
+    view = View(first.name or first.group, tilt, scales={} if beside is None else beside.scales)
     captions = []
     for run in runs:
         view.run = run.index

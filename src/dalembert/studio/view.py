@@ -103,7 +103,8 @@ class View:
     """Parts in space, all rotated by `tilt` (a slope), and the points that the camera must include.
 
     The page reads `data()`. `flat`, `axis_names` and `scale` are for `film`: whether to look from above, the names of
-    the axes (none where coordinates mean nothing), and the factors by which coordinates were multiplied to be drawn.
+    the axes (none where coordinates mean nothing), and the factors by which coordinates were multiplied to be drawn;
+    `scales` has these by the offset of what is drawn.
     """
 
     title: str
@@ -117,6 +118,7 @@ class View:
     flat: bool = False
     axis_names: tuple[str, ...] = ("x", "y", "z")
     scale: Array = field(default_factory=lambda: np.ones(3))
+    scales: dict[tuple[float, ...], Array] = field(default_factory=dict)
 
     def add(
         self, name: str, shape: Shape, colour: str, *, position: Any = None, rotation: Any = None, **part: Any

@@ -87,8 +87,10 @@ export class Panel {
     const { example, methods } = this.systems.get(name);
     const against = this.request.against;
     const fits = against && (methods?.includes(against.name) ?? against.name === "runge-kutta");
-    this.request = { ...this.request, config: clone(example), against: fits ? { name: against.name } : null };
+    this.request = { ...this.request, config: clone(example), against: null };
     delete this.request.controls;
+    if (fits) this.openComparison(against.name);
+    if (fits) this.request.against = { name: against.name };
     this.build();
     this.tell();
   }

@@ -42,9 +42,9 @@ function atRest({ velocity, momentum, configuration, ...named }) {
 }
 
 export class Driver {
-  // show(request): sets the panel to the run that was driven and asks for a show of it.
-  constructor(panel, studio, show) {
-    Object.assign(this, { panel, studio, show, session: null, held: new Set() });
+  // show(request): sets the panel to the run that was driven and asks for a show of it. busy(bool): something is compiled.
+  constructor(panel, studio, show, busy) {
+    Object.assign(this, { panel, studio, show, busy, session: null, beginning: null, held: new Set() });
     this.button = byId("drive");
     this.button.addEventListener("click", () => (this.session ? this.stop() : this.start(false)));
     byId("park").addEventListener("click", () => (this.kind ? this.start(true) : (byId("status").textContent = NO_PLAN)));
@@ -289,9 +289,11 @@ export class Driver {
     this.plan = this.goal = this.answered = null;
     this.plans = 0;
     this.discs = [];
-    this.button.disabled = true;
+    this.beginning?.abort();
+    const giveUp = (this.beginning = new AbortController());
+    this.busy(true);
     try {
-      const begun = await this.ask({ request });
+      const begun = await this.ask({ request }, { signal: giveUp.signal });
       this.request = request;
       this.stepSize = begun.step;
       this.inputs = begun.inputs;
@@ -306,10 +308,10 @@ export class Driver {
       this.size = Math.min(1, studio.scene.camera.position.distanceTo(studio.scene.controls.target) / FAR);
       this.session = begun.session;
     } catch (error) {
-      byId("status").textContent = error.message;
+      if (error.name !== "AbortError") byId("status").textContent = error.message;
       return;
     } finally {
-      this.button.disabled = false;
+      if (this.beginning === giveUp) this.busy((this.beginning = null));
     }
     document.documentElement.dataset.driving = park ? "plan" : "yes";
     this.button.textContent = "Stop";
@@ -382,6 +384,7 @@ export class Driver {
 
   // Something else is shown: the drive is over, and forgotten.
   leave() {
+    this.beginning?.abort();
     if (!this.session) return;
     this.rows = null;
     this.stop();

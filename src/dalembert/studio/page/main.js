@@ -90,10 +90,11 @@ async function startLive(studio) {
     studio.player.go(0);
     studio.begin();
   });
-  const driver = new Driver(panel, studio, (request) => {
+  const drove = (request) => {
     shown = null; // the scene of the drive is not that of a run
     set(request);
-  });
+  };
+  const driver = new Driver(panel, studio, drove, tellBusy);
   globalThis.driver = driver; // for the console and the tests
   const take = () => {
     const told = readStoryAddress(catalogue);
@@ -107,6 +108,7 @@ async function startLive(studio) {
     panel.tell();
   });
   byId("cancel").addEventListener("click", () => {
+    if (driver.beginning) return driver.beginning.abort();
     simulator.cancel();
     byId("stage").classList.remove("stale");
     if (!good) return;
@@ -155,7 +157,7 @@ function offerTries(studio, panel) {
 // Only what takes a while is told.
 let busyTimer = 0;
 function tellBusy(busy) {
-  byId("view").classList.toggle("busy", busy);
+  byId("view").classList.toggle("busy", Boolean(busy));
   clearTimeout(busyTimer);
   if (busy)
     busyTimer = setTimeout(() => {

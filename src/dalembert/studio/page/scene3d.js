@@ -109,7 +109,7 @@ export class View3D {
     this.arrived = this.between = 0;
     this.settled = null;
     const tall = this.camera.aspect < 1;
-    this.zoom(this.ground ? (tall ? 1.8 : 2.5) : tall ? 1.5 : 1.1);
+    this.zoom(this.follow ? 1.4 : this.ground ? (tall ? 1.8 : 2.5) : tall ? 1.5 : 1.1); // for goals there must be room
   }
 
   // [[key, position, quaternion], ...]: where the parts will be once the time between two arrivals has gone by.
@@ -451,21 +451,29 @@ export class View3D {
     this.draw();
   }
 
-  // The words beside arrows, moved so that the edge of the picture does not cut them.
-  keepWordsInside() {
+  // The words beside arrows, moved so that the edge of the picture does not cut them and none lies on another.
+  keepWordsApart() {
     const tall = Math.tan((FIELD * Math.PI) / 360); // of a picture from -1 to 1
     const inside = (at, size) => (Math.abs(at) < 1 ? Math.min(Math.max(0.5, 1 - (1 - at) / size), (1 + at) / size) : 0.5);
+    const taken = [];
     this.scene.traverseVisible((object) => {
       if (!object.isSprite) return;
-      corner.setFromMatrixPosition(object.matrixWorld).project(this.camera);
-      const { x, y } = object.scale;
-      object.center.set(inside(corner.x, x / (tall * this.camera.aspect)), inside(corner.y, y / tall));
+      const { x, y } = corner.setFromMatrixPosition(object.matrixWorld).project(this.camera);
+      const [wide, high] = [object.scale.x / (tall * this.camera.aspect), object.scale.y / tall];
+      object.center.set(inside(x, wide), inside(y, high));
+      if (object.userData.aspect < 2) return; // a cross, or the name of an axis
+      const left = x - object.center.x * wide;
+      let low = y - object.center.y * high;
+      for (const [l, b, w] of taken)
+        if (Math.abs(low - b) < high && left < l + w && l < left + wide) low = b + 2 * high < 1 ? b + high : b - high;
+      object.center.y = (y - low) / high;
+      taken.push([left, low, wide]);
     });
   }
 
   render() {
     this.shadows?.();
-    this.keepWordsInside();
+    this.keepWordsApart();
     this.renderer.render(this.scene, this.camera);
     this.retired.forEach(disposeObject);
     this.retired.length = 0;
