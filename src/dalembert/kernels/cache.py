@@ -247,7 +247,9 @@ def cached_program(parts: tuple[Any, ...], trace: Callable[[], LoweredProgram]) 
     return lowered
 
 
-_OUTLINE = ("digest", "inputs", "captured", "record", "memory", "operations", "notes", "noted", "reads", "flows", "long")
+_OUTLINE = (
+    "digest", "inputs", "captured", "record", "memory", "operations", "notes", "noted", "reads", "flows", "long",
+)  # fmt: skip
 
 
 def _outline(lowered: LoweredProgram) -> tuple[Any, ...]:

@@ -1437,8 +1437,8 @@ def find_flows(program: Program) -> tuple[int, ...]:
             elif isinstance(statement, Branch):
                 walk(statement.then)
                 walk(statement.other)
-                for result, *values in zip(statement.results, statement.then_values, statement.other_values, strict=True):
-                    bits[result] = join(values)
+                arms = zip(statement.then_values, statement.other_values, strict=True)
+                bits.update(zip(statement.results, map(join, arms), strict=True))
             elif isinstance(statement, Loop):
                 walk_loop(statement)
 

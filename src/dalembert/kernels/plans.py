@@ -927,7 +927,7 @@ def compile_function(
 
 
 def _write_short(function: Callable[..., Any], args: Any) -> Any:
-    """The value of a function in a program that JAX writes, by few equations: XLA compiles them in a part of the time."""
+    """The value of a function in a program that JAX writes, by few equations: XLA compiles them in less time."""
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     short, leaves = simplify(closed), jax.tree.leaves(args)
     return jax.tree.unflatten(jax.tree.structure(shape), jax.core.eval_jaxpr(short.jaxpr, short.consts, *leaves))
