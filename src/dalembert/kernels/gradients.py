@@ -719,7 +719,8 @@ def _transpose(cotangents: Leaves, *leaves: Any, whole: WholeRun, keeps: Marks) 
     if kept.size:
         found = pull_p.bind(*primals, kept, *given, whole=whole, keeps=keeps, some=some)
     elif not any(isinstance(leaf, jax.core.Tracer) for leaf in (*primals, *given)):
-        found = place_arrays(_with_fresh(_pull, primals, given, whole, keeps, some), primals)
+        at_once = lambda: place_arrays(_with_fresh(_pull, primals, given, whole, keeps, some), primals)
+        found = _pull_or_parts(at_once, (*primals, kept, *given), whole, keeps, some)
     else:
         found = _pull_in_parts(*primals, kept, *given, whole=whole, keeps=keeps, some=some)
     return [None] * (len(keeps) + 1) + list(found)
@@ -732,17 +733,21 @@ def _pull_shapes(*avals: Any, whole: WholeRun, keeps: Marks, some: Marks) -> lis
 def _play_pull(*leaves: Any, whole: WholeRun, keeps: Marks, some: Marks) -> Any:
     scripts = find_scripts(whole, leaves[: len(keeps)], keeps)
     assert scripts is not None
-    try:
-        return scripts.pull(some).play(*leaves)
-    except LoweringError:  # the beginning has no adjoint
-        return _pull_in_parts(*leaves, whole=whole, keeps=keeps, some=some)
+    return _pull_or_parts(lambda: scripts.pull(some).play(*leaves), leaves, whole, keeps, some)
 
 
 def _pull_of_program(*leaves: Any, whole: WholeRun, keeps: Marks, some: Marks) -> list[Any]:
     scripts = find_scripts(whole, leaves[: len(keeps)], keeps)
     assert scripts is not None
+    return _pull_or_parts(lambda: scripts.pull(some).bind(leaves), leaves, whole, keeps, some)
+
+
+def _pull_or_parts(
+    pull: Callable[[], list[Any]], leaves: Leaves, whole: WholeRun, keeps: Marks, some: Marks
+) -> list[Any]:
+    """What a native transpose gives; in parts where the beginning, which is lowered last, has none."""
     try:
-        return scripts.pull(some).bind(leaves)
+        return pull()
     except LoweringError:
         return _pull_in_parts(*leaves, whole=whole, keeps=keeps, some=some)
 
