@@ -7,6 +7,7 @@ directions (`tangents=`) take at most 6 times the run. The Whipple bicycle (R^8,
 tests/bicycle.py) takes a hundredth of the steps; it takes most of the time of this script, for its programs compile in
 a minute where nothing is on disk. The first calls, a run and then its gradient, are those of a process
 of its own that finds nothing on disk: in one that ran other systems JAX has done a part of the work of the first run.
+`--models` measures these, and nothing else, for ten steps of the example of every built-in model.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from _cases import Case, body, body_map, disk, particle, sleigh, suslov
 from _timing import interleaved, median, ratio, table, verdict
 
 import dalembert as da
+from dalembert.io.config import parse_job
+from dalembert.models import MODELS
+from dalembert.studio.catalogue import example
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import bicycle
@@ -41,6 +45,13 @@ def whipple() -> Any:
     return SimpleNamespace(
         name="bicycle", system=system, state=state, step=0.1, integrator=da.LagrangeDAlembert(), share=100
     )
+
+
+def built_in(name: str) -> Any:
+    """The example of a built-in model, with its method."""
+    job = parse_job(example(name))
+    step, integrator = job.run["step"], job.integrator
+    return SimpleNamespace(name=name, system=job.system, state=job.state, step=step, integrator=integrator)
 
 
 CASES: dict[str, Callable[[], Any]] = {
@@ -140,11 +151,20 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", default="", help="cases whose names contain this")
     parser.add_argument("--xla", action="store_true", help="XLA's gradient beside it: it compiles for seconds")
+    parser.add_argument("--models", action="store_true", help="the first calls of all built-in models, of ten steps")
     parser.add_argument("--first", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.first:
-        calls, _ = run_and_gradient(CASES[given.first](), given.steps)
+        make = CASES.get(given.first) or (lambda: built_in(given.first))
+        calls, _ = run_and_gradient(make(), given.steps)
         return print(json.dumps({name: first(call) for name, call in calls.items()}))
+    if given.models:
+        rows = []
+        for name in (name for name in MODELS if given.only in name):
+            run, gradient = first_calls(name, 10).values()
+            rows.append([name, f"{run:.2f}", f"{gradient:.2f}", verdict(gradient / run, 3.0, at_most=True)])
+            print("; ".join(rows[-1]), file=sys.stderr, flush=True)
+        return table(["first calls, 10 steps", "run s", "gradient s", "ratio"], rows)
     head = [
         "gradient in everything",
         "run ns/step",

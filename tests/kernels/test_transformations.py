@@ -201,3 +201,32 @@ def refuse_to_trace(lower):
         return found
 
     return only_known
+
+
+def keep_three(carry, push, parameters):
+    """What `guess` becomes never reaches the others; what the others become does reach it."""
+    x, y, guess = carry
+    x, y = jax.lax.cond(guess > 100.0, lambda: (x, y), lambda: (x * parameters, y + jnp.sin(x)))
+    return (x, y, guess + x * y), (x, guess)
+
+
+@pytest.mark.parametrize(
+    ("some", "reached"), [("x", "x"), ("y", "xy"), ("guess", "xyg"), ("record x", "x"), ("record guess", "xyg")]
+)
+def test_only_what_a_result_is_made_of_gets_cotangents(some, reached):
+    outputs = ["x", "y", "guess", "last x", "last guess", "record x", "record guess"]
+    problem = kernels.compile(keep_three, (0.5, 0.7, 0.1), parameters=1.1).problem
+    trees, axes = (problem.consts, problem.carry, problem.controls), ((False,), (False,) * 5, ())
+    structures = tuple(map(jax.tree.structure, trees))
+    spec = adjoints.RunSpec(problem.advance, problem.observe, structures, axes, None, 3, 1, True, "llvm")
+    leaves = [np.asarray(leaf, float) for leaf in jax.tree.leaves((problem.consts, problem.carry))]
+    adjoint = transformations.adjoint_of(spec, (True,) * 6, leaves)
+    found = adjoint.reached(tuple(name == some for name in outputs))
+    # the record before the first step is that of the carry's outputs, which no step reads
+    assert "".join(name[0] for name, mark in zip(outputs[:3], found, strict=False) if mark) == reached
+    assert found[3:] == (some == "record x", some == "record guess")
+    cotangents = [np.ones(leaf.shape) for leaf in leaves[1:]] + [np.ones(4), np.ones(4)]
+    pulled = adjoint.pull(
+        leaves, [each if name == some else None for name, each in zip(outputs, cotangents, strict=True)], False
+    )
+    assert [bool(np.any(each)) for each in pulled[1:]] == list(found)

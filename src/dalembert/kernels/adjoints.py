@@ -207,6 +207,18 @@ def shapes_in(tree: Any) -> tuple[Any, tuple[tuple[tuple[int, ...], Any], ...]]:
     return structure, tuple((leaf.shape, np.dtype(leaf.dtype)) for leaf in leaves)
 
 
+def prune(function: Callable[..., Any], given: Sequence[Any]) -> Callable[..., Any]:
+    """The same function, in which JAX meets nothing that its results do not need: their derivative takes less time."""
+    closed, shapes = jax.make_jaxpr(function, return_shape=True)(*given)
+    jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
+    structure = jax.tree.structure(shapes)
+
+    def pruned(*values: Any) -> Any:
+        return jax.tree.unflatten(structure, jax.core.eval_jaxpr(jaxpr, closed.consts, *jax.tree.leaves(values)))
+
+    return pruned
+
+
 def kept_leaves(consts: Any, carry: Any) -> Any:
     return carry[1]
 
@@ -261,6 +273,7 @@ class TransposedAdvance:
     keeping: Keeping | None = None
     long: bool = False  # whether nobody tries to write it out
     skips: bool = False  # records whose cotangents vanish; the derivative by these would be lost
+    some: Marks | None = None  # which real leaves of a record have cotangents; None: all
 
     def __call__(self, consts: Any, state: Any, row: Any) -> Any:
         (after, sums, _), (kept, control, record, recorded) = state, row
@@ -274,9 +287,9 @@ class TransposedAdvance:
                 new = self.advance(shared, own, acting)
             return real_leaves(new), new
 
-        pull, new = pull_back(step, moving)
+        pull, new = pull_back(prune(step, moving), moving)
         if self.observe is not None:
-            seen = TransposedObserve(self.observe, self.consts)
+            seen = TransposedObserve(self.observe, self.consts, some=self.some)
 
             def add() -> tuple[Any, Any]:
                 own, shared = seen(consts, (new, record))
@@ -293,11 +306,14 @@ class TransposedAdvance:
 
 @dataclass(frozen=True)
 class TransposedObserve:
-    """Cotangents of (carry, moving constants) from those of a record; the carry comes with these."""
+    """Cotangents of (carry, moving constants) from those of a record, or of some of its real leaves; the carry comes
+    with these.
+    """
 
     observe: Observe
     consts: Marks
     long: bool = False
+    some: Marks | None = None
 
     def __call__(self, consts: Any, carry: Any) -> Any:
         own, record = carry
@@ -306,9 +322,11 @@ class TransposedObserve:
 
         def see(own_values: Leaves, shared: Leaves) -> list[Any]:
             given = replace_leaves(consts, self.consts, shared), replace_leaves(own, marks, own_values)
-            return real_leaves(self.observe(*given))
+            found = real_leaves(self.observe(*given))
+            return found if self.some is None else pick(found, self.some)
 
-        return pull_back(lambda *values: (see(*values), None), moving)[0](record)
+        seen = see if self.some is None else prune(see, moving)
+        return pull_back(lambda *values: (seen(*values), None), moving)[0](record)
 
 
 def control_cotangents(consts: Any, state: Any) -> Any:
@@ -358,13 +376,15 @@ class NativeAdjoint:
     """R and DR^T of all runs with the same functions and shapes.
 
     `pulls`: so many cotangents at once, as lanes of the run backwards where the run itself has none. With a `gpu` both
-    runs go there, and all that is kept between them stays there.
+    runs go there, and all that is kept between them stays there. `some`: of the real leaves of a record these alone
+    have cotangents (None: all).
     """
 
     def __init__(
-        self, spec: RunSpec, moving: Marks, shapes: tuple[Any, ...], pulls: int | None = None, gpu: Gpu | None = None
-    ):
-        self.gpu, self.xp = gpu, np if gpu is None else gpu.xp
+        self, spec: RunSpec, moving: Marks, shapes: tuple[Any, ...], pulls: int | None = None, gpu: Gpu | None = None,
+        some: Marks | None = None,
+    ):  # fmt: skip
+        self.gpu, self.xp, self.some = gpu, np if gpu is None else gpu.xp, some
         self.most_words = MAX_KEPT_WORDS if gpu is None else max(MAX_KEPT_WORDS, gpu.free_words() // 4)
         try:
             self._build(spec, moving, shapes, pulls, True)
@@ -373,13 +393,14 @@ class NativeAdjoint:
 
     def _build(self, spec: RunSpec, moving: Marks, shapes: tuple[Any, ...], pulls: int | None, notes: bool) -> None:
         self.spec, self.marks = spec, tuple(map(tuple, spec.split(moving)))
-        self.key = (spec, moving, shapes, self.gpu)
+        self.key = (spec, moving, shapes, self.gpu, self.some)
         problem = spec.problem([shape_struct(*shape) for shape in shapes])
         lowered = problem.lower()
         self.lanes = spec.lanes if pulls is None else pulls
         many = self.lanes is not None
         records = jax.tree.leaves(lowered.record)
-        self.real_records = tuple(map(is_real, records))
+        real = [leaf for leaf in records if is_real(leaf)]
+        self.real_records = real if self.some is None else pick(real, self.some)
         own, consts, acting = (
             pick(jax.tree.leaves(tree), marks)
             for tree, marks in zip(
@@ -391,9 +412,9 @@ class NativeAdjoint:
         self.own, self.shared, self.acting = own, consts, acting
         alone = self.lanes is None  # what one trajectory does once is better short than fast
         long = lowered.long or (alone and spec.steps == 1)
-        step = replace(transposed_step(spec, self.marks, records), long=long, skips=alone)
+        step = replace(transposed_step(spec, self.marks, self.real_records), long=long, skips=alone, some=self.some)
         self.seen = step.observe is not None
-        seen = pick(records, self.real_records) if self.seen else []
+        seen = self.real_records if self.seen else []
         solutions = lowered.notes if notes else None
         recorded = shape_struct((), bool) if step.sparse else None
         control = ((problem.carry_tree, solutions), problem.control_tree, seen, recorded)
@@ -417,14 +438,28 @@ class NativeAdjoint:
         size = sum(leaf.size for leaf in (*own, *consts, *acting))
         pushed = sum(leaf.size for leaf in acting)
         self.backwards = StreamLoop(back, streams, range(2 * size - pushed, 2 * size), spec.steps == 1, self.gpu)
-        rest = (problem.carry_tree, pick(records, self.real_records))
+        rest = (problem.carry_tree, self.real_records)
         self.observer: StreamLoop | None = None
-        if any(self.real_records) and (spec.initial or not self.seen):
+        if self.real_records and (spec.initial or not self.seen):
             seeing = TransposedObserve(spec.observe, self.marks[0], alone)
             self.observer = StreamLoop(self._problem(problem, stay, seeing, rest, ()), (), gpu=self.gpu)
+        self.records_at = sum(leaf.size for leaf in _leaves((back.carry_tree, *control[:2])))
         self.words, self.sources = state, self.xp.asarray(np.array(kept, int))
         # What one step keeps of its carry is the first carry itself: no run is needed for it.
         self.keeps_on_the_way = spec.steps != 1 or any(k >= 2 * state for k in kept)
+
+    def reached(self, some: Marks) -> Marks:
+        """Which real leaves of the first carry can get cotangents, where `some` of the last one and of records have."""
+        live, given = _bits(some[: len(self.own)], self.own), _bits(some[len(self.own) :], self.real_records)
+        size, flows = sum(leaf.size for leaf in self.own), self.backwards.lowered.flows
+        if (observer := self.observer) is not None:
+            added = observer.lowered.flows[sum(leaf.size for leaf in observer.carry_specs) :]
+            live |= sum(1 << j for j in range(size) if added[j] & given << self.words)
+        given = given << self.records_at if self.seen else 0
+        while live != (more := live | sum(1 << j for j in range(size) if flows[j] & (live | given))):
+            live = more
+        places = np.cumsum([0, *(leaf.size for leaf in self.own)])
+        return tuple(bool(live >> a & (1 << b - a) - 1) for a, b in pairwise(places.tolist()))
 
     def _problem(self, problem: Problem, advance: Any, observe: Any, carry: Any, control: Any) -> Problem:
         """A problem with the constants of the run, all of whose carry is each lane's own."""
@@ -545,11 +580,12 @@ class NativeAdjoint:
         count = sum(self.marks[1])
         first = zip(cotangents[:count], self.own, strict=True)
         after, records = [self._zeros(leaf) if each is None else each for each, leaf in first], cotangents[count:]
+        records = records if self.some is None else pick(records, self.some)
         sums = [self._zeros(leaf) for leaf in self.shared]
         if self.observer is not None and not self.seen and spec.saves:
             after, sums = self._add_record(kept, kept.final, self._row_of(records, -1), after, sums)
         state = loop.state([*after, *sums, *(self._zeros(leaf) for leaf in self.acting)])
-        seen, many = self._real_specs() if self.seen else [], self.lanes is not None
+        seen, many = self.real_records if self.seen else [], self.lanes is not None
         given_rows = [
             loop.empty(1, leaf.size, loop.stride if many else 1) if each is None else loop.control_rows(each, many)
             for each, leaf in zip(records, seen, strict=False)
@@ -591,14 +627,10 @@ class NativeAdjoint:
             for leaf, varies in zip(leaves, pick(axes, marks), strict=True)
         ]
 
-    def _real_specs(self) -> list[Any]:
-        """The shapes of what a record has of real numbers."""
-        return pick(self.forwards.record_specs, self.real_records)
-
     def _row_of(self, records: Leaves, number: int) -> list[Any]:
         """The first (0) or the last (-1) of records, in the order of the steps."""
         place = -1 - number if self.spec.reverse else number
-        pairs = zip(records, self._real_specs(), strict=True)
+        pairs = zip(records, self.real_records, strict=True)
         return [
             self._zeros(each) if leaf is None else leaf[place] if self.lanes is None else leaf[:, place]
             for leaf, each in pairs
@@ -628,16 +660,26 @@ def _leaves(tree: Any) -> list[Any]:
     return jax.tree.leaves(tree)
 
 
+def _bits(marks: Marks, leaves: Leaves) -> int:
+    """The scalars of the marked leaves, as bits."""
+    found, begin = 0, 0
+    for mark, leaf in zip(marks, leaves, strict=True):
+        found |= ((1 << leaf.size) - 1) << begin if mark else 0
+        begin += leaf.size
+    return found
+
+
 def _stream(leaf: Any, varies: bool, clock: str = "step") -> Stream:
     return Stream(tuple(range(leaf.size)), varies, clock)
 
 
 @lru_cache(maxsize=64)
 def find_adjoint(
-    spec: RunSpec, moving: Marks, shapes: tuple[Any, ...], pulls: int | None = None, gpu: Gpu | None = None
-) -> NativeAdjoint:
+    spec: RunSpec, moving: Marks, shapes: tuple[Any, ...], pulls: int | None = None, gpu: Gpu | None = None,
+    some: Marks | None = None,
+) -> NativeAdjoint:  # fmt: skip
     """The adjoint of runs of this kind; `LoweringError` where it has no native code."""
-    return NativeAdjoint(spec, moving, shapes, pulls, gpu)
+    return NativeAdjoint(spec, moving, shapes, pulls, gpu, some)
 
 
 class Memory:

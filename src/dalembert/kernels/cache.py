@@ -190,16 +190,19 @@ class LoweredProgram:
     notes: Any = ()  # a pytree of ShapeDtypeStruct: the solutions that a step finds
     noted: tuple[bool, ...] = ()  # which of their scalars there are
     reads: tuple[bool, ...] = ()  # which scalars of a control the program reads
+    flows: tuple[int, ...] = ()  # see `lowering.find_flows`
     long: bool = False  # whether it has functions, for it is too long to be written out
 
     @classmethod
     def of(
-        cls, program: Program, captured: list[np.ndarray[Any, Any]], record: Any, notes: Any, reads: tuple[bool, ...]
-    ) -> LoweredProgram:
+        cls, program: Program, captured: list[np.ndarray[Any, Any]], record: Any, notes: Any, reads: tuple[bool, ...],
+        flows: tuple[int, ...],
+    ) -> LoweredProgram:  # fmt: skip
         """The outline of a program that was just traced."""
         noted = tuple(value is not None for value in program.notes)
         lowered = cls(program.digest, len(program.constants), captured, record, notes=notes, noted=noted, reads=reads)
         lowered.memory, lowered.operations, lowered.long = program.memory, program.operations, bool(program.functions)
+        lowered.flows = flows
         lowered.__dict__["program"] = program
         return lowered
 
@@ -244,7 +247,9 @@ def cached_program(parts: tuple[Any, ...], trace: Callable[[], LoweredProgram]) 
     return lowered
 
 
-_OUTLINE = ("digest", "inputs", "captured", "record", "memory", "operations", "notes", "noted", "reads", "long")
+_OUTLINE = (
+    "digest", "inputs", "captured", "record", "memory", "operations", "notes", "noted", "reads", "flows", "long",
+)  # fmt: skip
 
 
 def _outline(lowered: LoweredProgram) -> tuple[Any, ...]:

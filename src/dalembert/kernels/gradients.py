@@ -246,13 +246,11 @@ class Scripts:
             self.plan = plan_of(spec.advance, spec.observe, *trees)
         else:
             given = [[self.leaves[k] for k in part] for part in (self.consts, self.start, self.controls)]
-            starts = tuple(is_real(leaf) for leaf in given[1])
             self.steps = adjoint_of(spec, _moving_leaves(whole, keeps, outline), [*given[0], *outline.carry, *given[2]])
-            self.first = adjoint_of(whole.begin, (*whole.split(keeps)[0], *starts), [*given[0], *given[1]])
             self.row = self.steps.forwards.kept
             if spec.steps > self.steps.segment_steps:
                 raise LoweringError("a script runs in one piece")
-            loops = (self.steps.forwards, self.steps.backwards, self.steps.observer, self.first.backwards)
+            loops = (self.steps.forwards, self.steps.backwards, self.steps.observer)
             self.functions = [loop.function for loop in loops if loop is not None]  # before a script is written
 
     def _zeros(self, spec: RunSpec, carry: Leaves) -> list[tuple[Any, list[Any]]]:
@@ -329,6 +327,7 @@ class Scripts:
         given = [*self.leaves, self.kept, *pick(real, some)]
         wanted = pick(self.leaves, self.keeps)
         script, kept = Script(given, wanted), (len(self.leaves), 0)
+        first = begin_adjoint(self.whole, self.keeps, self.leaves, reached := self.steps.reached(some))
         count, capacity, steps = len(self.steps.own), spec.saves + 1, spec.steps
         sizes = [leaf.size for leaf in real]
         own, shared, acting = (
@@ -375,25 +374,25 @@ class Scripts:
         script.call(back.function, pointers, (0, 0, spec.saves, spec.every), 0)
         add_record(kept, 0)
         # the cotangents of the start, and what it adds to those of the constants
-        begin, loop = self.first, self.first.backwards
-        sources = [int(word) for word in begin.sources]
+        loop, sources = first.backwards, [int(word) for word in first.sources]
         words = [((k, 8 * n), 1) for k in self.start for n in range(self.leaves[k].size)]
         held = script.join([words[k] for k in sources])
-        starts = [leaf.size for leaf in begin.own]
-        first = script.room(sum(starts) + sum(shared))
-        script.clear(first, sum(starts) + sum(shared))
-        inputs = [(held, len(sources)), *((after(state, n), size) for n, size in zip(_before(own), own, strict=True))]
+        starts = [leaf.size for leaf in first.own]
+        begun = script.room(sum(starts) + sum(shared))
+        script.clear(begun, sum(starts) + sum(shared))
+        ends = [(after(state, n), size) for n, size in zip(_before(own), own, strict=True)]
+        inputs = [(held, len(sources)), *pick(ends, reached)]
         tables = script.table(inputs), script.table([(script.room(1), 0)])
-        pointers = self._constants(script, loop.captured), (-1, 0), first, *tables
+        pointers = self._constants(script, loop.captured), (-1, 0), begun, *tables
         script.call(loop.function, pointers, (0, 0, 1, 1), 0)
         sums, number = after(state, sum(own)), 0
-        script.add(sums, after(first, sum(starts)), sum(shared))
-        real_starts = iter(after(first, n) for n in _before(starts))
+        script.add(sums, after(begun, sum(starts)), sum(shared))
+        real_starts = iter(after(begun, n) for n in _before(starts))
         shared_sums = iter(after(sums, n) for n in _before(shared))
         for k, leaf in enumerate(self.leaves):
-            begun = next(real_starts) if k in self.start and is_real(leaf) else pushed
+            place = next(real_starts) if k in self.start and is_real(leaf) else pushed
             if self.keeps[k]:
-                script.copy(script.result(number), next(shared_sums) if k in self.consts else begun, leaf.size)
+                script.copy(script.result(number), next(shared_sums) if k in self.consts else place, leaf.size)
                 number += 1
         return script
 
@@ -584,6 +583,12 @@ def _moving_leaves(whole: WholeRun, keeps: Marks, outline: Outline) -> Marks:
     return (*consts, *map(is_real, outline.carry), *controls)
 
 
+def begin_adjoint(whole: WholeRun, keeps: Marks, leaves: Leaves, reached: Marks) -> NativeAdjoint:
+    """The adjoint of the beginning, of whose real results those that steps reach backwards have cotangents."""
+    (consts, start, _), (moving, _, _) = whole.split(leaves), whole.split(keeps)
+    return adjoint_of(whole.begin, (*moving, *map(is_real, start)), [*consts, *start], some=reached)
+
+
 def _take(leaves: Leaves, whole: WholeRun, keeps: Marks) -> _Waiting:
     for _ in range(2):
         with _lock:
@@ -612,12 +617,11 @@ def _pull(leaves: Leaves, cotangents: Leaves, whole: WholeRun, keeps: Marks, som
     consts, loop, controls = found[:sums], found[sums : sums + carries], found[sums + carries :]
     known = known_leaves(spec, leaves)
     first = [*whole.split(known)[0], *whole.split(known)[1]]
-    starts = whole.split(leaves)[1]
-    moving = (*whole.split(keeps)[0], *map(is_real, starts))
+    starts, reached = whole.split(leaves)[1], waiting.adjoint.reached(some)
     zeros = [None for leaf in starts if is_real(leaf)]
     many = (slice(None),) * (spec.lanes is not None)
-    records = [leaf[(*many, None)] for leaf in loop]
-    before = adjoint_of(whole.begin, moving, first).pull(first, [*zeros, *records], False)
+    records = [leaf[(*many, None)] if mark else None for leaf, mark in zip(loop, reached, strict=True)]
+    before = begin_adjoint(whole, keeps, known, reached).pull(first, [*zeros, *records], False)
     shared = [a + b for a, b in zip(consts, before[:sums], strict=True)]
     begun = pick(before[sums:], pick(whole.split(keeps)[1], list(map(is_real, starts))))
     return [*shared, *begun, *controls]
@@ -671,9 +675,8 @@ def _has_adjoints(primals: Leaves, whole: WholeRun, keeps: Marks) -> bool:
     if any(isinstance(leaf, jax.core.Tracer) for leaf in primals):
         return False
     outline = whole.outline(primals)
-    consts, start, controls = whole.split(list(map(shape_of, primals)))
+    consts, _, controls = whole.split(list(map(shape_of, primals)))
     try:
-        adjoint_of(whole.begin, (*whole.split(keeps)[0], *map(is_real, start)), [*consts, *start])
         steps = adjoint_of(whole.spec, _moving_leaves(whole, keeps, outline), [*consts, *outline.carry, *controls])
     except LoweringError:
         return False
@@ -716,7 +719,8 @@ def _transpose(cotangents: Leaves, *leaves: Any, whole: WholeRun, keeps: Marks) 
     if kept.size:
         found = pull_p.bind(*primals, kept, *given, whole=whole, keeps=keeps, some=some)
     elif not any(isinstance(leaf, jax.core.Tracer) for leaf in (*primals, *given)):
-        found = place_arrays(_with_fresh(_pull, primals, given, whole, keeps, some), primals)
+        at_once = lambda: place_arrays(_with_fresh(_pull, primals, given, whole, keeps, some), primals)
+        found = _pull_or_parts(at_once, (*primals, kept, *given), whole, keeps, some)
     else:
         found = _pull_in_parts(*primals, kept, *given, whole=whole, keeps=keeps, some=some)
     return [None] * (len(keeps) + 1) + list(found)
@@ -729,13 +733,23 @@ def _pull_shapes(*avals: Any, whole: WholeRun, keeps: Marks, some: Marks) -> lis
 def _play_pull(*leaves: Any, whole: WholeRun, keeps: Marks, some: Marks) -> Any:
     scripts = find_scripts(whole, leaves[: len(keeps)], keeps)
     assert scripts is not None
-    return scripts.pull(some).play(*leaves)
+    return _pull_or_parts(lambda: scripts.pull(some).play(*leaves), leaves, whole, keeps, some)
 
 
 def _pull_of_program(*leaves: Any, whole: WholeRun, keeps: Marks, some: Marks) -> list[Any]:
     scripts = find_scripts(whole, leaves[: len(keeps)], keeps)
     assert scripts is not None
-    return scripts.pull(some).bind(leaves)
+    return _pull_or_parts(lambda: scripts.pull(some).bind(leaves), leaves, whole, keeps, some)
+
+
+def _pull_or_parts(
+    pull: Callable[[], list[Any]], leaves: Leaves, whole: WholeRun, keeps: Marks, some: Marks
+) -> list[Any]:
+    """What a native transpose gives; in parts where the beginning, which is lowered last, has none."""
+    try:
+        return pull()
+    except LoweringError:
+        return _pull_in_parts(*leaves, whole=whole, keeps=keeps, some=some)
 
 
 def _run_of_program(*leaves: Any, whole: WholeRun, keeps: Any) -> list[Any]:

@@ -1325,7 +1325,7 @@ def lower(
             raise
         lowering, program = _lower(jaxprs, *trees, budget, Routines(*(each.jaxpr for each in jaxprs)))
     optimise(program)
-    return LoweredProgram.of(program, lowering.captured, record, notes, control_reads(program))
+    return LoweredProgram.of(program, lowering.captured, record, notes, control_reads(program), find_flows(program))
 
 
 def _lower(
@@ -1411,6 +1411,55 @@ def control_reads(program: Program) -> tuple[bool, ...]:
     """Which controls a program reads."""
     read = {arg for value in operations(program) for arg in value.args} | set(_structural_uses(program))
     return tuple(value in read for value in program.controls)
+
+
+def find_flows(program: Program) -> tuple[int, ...]:
+    """Of every scalar of the next state, then of a record: the scalars of the state and the control that it is made of.
+
+    They are bits, those of the control after those of the state. What a choice is made by does not count: a scalar that
+    is linear in some others is zero where those of them are zero whose bits it has.
+    """
+    bits = {value: 1 << i for i, value in enumerate([*program.state, *program.controls])}
+    bits |= {value: 1 << i for i, value in enumerate(program.observed)}
+    through: dict[Function, list[int]] = {}  # the parameters of which each result of a function is made
+
+    def join(values: Iterable[Value]) -> int:
+        return reduce(or_, (bits.get(value, 0) for value in values), 0)
+
+    def walk(block: Block) -> None:
+        for statement in block.statements:
+            if isinstance(statement, Value):
+                bits[statement] = join(statement.args[statement.op == "select" :])
+            elif isinstance(statement, Call):
+                args = list(map(bits.get, statement.args))
+                for result, of in zip(statement.results, through[statement.function], strict=True):
+                    bits[result] = reduce(or_, (each or 0 for i, each in enumerate(args) if of >> i & 1), 0)
+            elif isinstance(statement, Branch):
+                walk(statement.then)
+                walk(statement.other)
+                arms = zip(statement.then_values, statement.other_values, strict=True)
+                bits.update(zip(statement.results, map(join, arms), strict=True))
+            elif isinstance(statement, Loop):
+                walk_loop(statement)
+
+    def walk_loop(loop: Loop) -> None:
+        after, before = [join([value]) for value in loop.initial], list[int]()
+        while after != before:
+            before = after
+            bits.update(zip(loop.params, before, strict=True))
+            walk(loop.body)
+            after = [old | join([new]) for old, new in zip(before, loop.next_values, strict=True)]
+        bits.update(zip(loop.results, after, strict=True))
+
+    if program.memory:
+        return (-1,) * (len(program.next_state) + len(program.record))
+    for function in program.functions:
+        bits |= {value: 1 << i for i, value in enumerate(function.params)}
+        walk(function.body)
+        through[function] = [join([value]) for value in function.values]
+    walk(program.advance)
+    walk(program.observe)
+    return tuple(join([value]) for value in (*program.next_state, *program.record))
 
 
 def all_blocks(program: Program) -> Iterator[Block]:

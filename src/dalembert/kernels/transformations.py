@@ -147,13 +147,20 @@ def _gpu_for(spec: RunSpec) -> cuda.Gpu | None:
     return cuda.gpu() if elsewhere and cuda.has_gpu() else None
 
 
-def adjoint_of(spec: RunSpec, moving: Marks, leaves: Leaves, pulls: int | None = None) -> NativeAdjoint:
-    """The native adjoint of a run with such numbers; `LoweringError` where there is none."""
+def adjoint_of(
+    spec: RunSpec, moving: Marks, leaves: Leaves, pulls: int | None = None, some: Marks | None = None
+) -> NativeAdjoint:
+    """The native adjoint of a run with such numbers; `LoweringError` where there is none.
+
+    `some`: of the real leaves of a record these have cotangents. A run of one record keeps nothing on the way, and so
+    its adjoint need not serve others.
+    """
     gpu = _gpu_for(spec)
     if gpu is None and not _executors["native"](spec.lanes, spec.backend):
         raise LoweringError("the run is not for native code")
     shapes = tuple([(leaf.shape, np.dtype(leaf.dtype)) for leaf in leaves])
-    return find_adjoint(spec.plain, moving, shapes, pulls, gpu)
+    only = some if some is not None and spec.single and not all(some) else None
+    return find_adjoint(spec.plain, moving, shapes, pulls, gpu, only)
 
 
 def _with_adjoint(use: Callable[[NativeAdjoint], list[Any]], *given: Any) -> list[Any]:
@@ -553,7 +560,7 @@ def _jvp_of_run(primals: Leaves, tangents: Leaves, *, spec: RunSpec) -> tuple[li
     moving = (*consts, *map(is_real, spec.split(primals)[1]), *controls)
     # A slope that is not known yet will be transposed, as a rule: what that needs is kept at once.
     later = any(type(tangent).__name__ == "JaxprTracer" for tangent in tangents)
-    found = run_p.bind(*primals, spec=replace(spec, keeps=moving) if later else spec)
+    found = run_p.bind(*primals, spec=replace(spec, keeps=moving) if later and not spec.single else spec)
     spec = replace(spec, keeps=None)
     along = pick(tangents, moving)
     some = tuple(not isinstance(tangent, ad.Zero) for tangent in along)
@@ -620,30 +627,36 @@ def _transpose_slopes(
 ) -> list[Any]:
     primals = leaves[: len(moving)]
     known = tuple(not isinstance(each, ad.Zero) for each in cotangents)
+    asked = list(some)  # of these arguments, if they can have cotangents
 
     def pull(*given: Any) -> list[Any]:
         try:
             try:
-                adjoint_of(spec, moving, list(map(jax.typeof, primals)))
+                own = sum(spec.split(moving)[1])
+                adjoint = adjoint_of(spec, moving, list(map(jax.typeof, primals)), some=known[own:])
+                if not spec.single:
+                    begin = sum(spec.split(moving)[0])
+                    reached = [True] * begin + [*adjoint.reached(known)] + [True] * sum(spec.split(moving)[2])
+                    asked[:] = [a and b for a, b in zip(some, reached, strict=True)]
             except LoweringError:
                 if _executors["native"](spec.lanes, spec.backend):
                     raise
                 shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in (*primals, *given))
                 _require_transpose(spec, moving, known, some, shapes)
-            params = cast(Any, {"spec": spec, "moving": moving, "some": known, "wanted": some})
+            params = cast(Any, {"spec": spec, "moving": moving, "some": known, "wanted": tuple(asked)})
             found: list[Any] = transpose_p.bind(*primals, *given, **params, apart=None)
         except LoweringError as error:
             announce_xla(spec.backend, error)
             whole = fill_zeros(given, known, _moved_shapes(spec, primals, moving), None, jnp)
-            found = pick(jax.vjp(_in_jax(spec, primals, moving), *pick(primals, moving))[1](whole), some)
+            found = pick(jax.vjp(_in_jax(spec, primals, moving), *pick(primals, moving))[1](whole), tuple(asked))
         return found
 
     given = pick(cotangents, known)
     found = pull(*given) if directions is None else jax.vmap(pull)(*given)
     is_wanted: Any = ad.is_undefined_primal  # JAX does not annotate it
-    wanted = map(is_wanted, leaves[len(moving) :])
-    rest = zip(found, wanted, strict=True)
-    return [None] * len(moving) + [each if want else None for each, want in rest]
+    rest, wanted = iter(found), map(is_wanted, leaves[len(moving) :])
+    every = [next(rest) if mark else None for mark in pick(asked, some)]
+    return [None] * len(moving) + [each if want else None for each, want in zip(every, wanted, strict=True)]
 
 
 def _moved_shapes(spec: RunSpec, primals: Leaves, moving: Marks) -> list[Any]:
@@ -694,11 +707,13 @@ def _pull(leaves: Leaves, spec: RunSpec, moving: Marks, some: Marks, wanted: Mar
     primals = known[: len(moving)]
     cotangents = _cotangents(known, spec, moving, some, apart, np if gpu is None else gpu.xp)
     pulls = apart if spec.lanes is None else None
+    seen = some[sum(spec.split(moving)[1]) :]
     native = _executors["native"](spec.lanes or pulls, spec.backend)
     if native or gpu is not None:
-        use: Any = lambda adjoint: adjoint.pull(primals, cotangents, apart is not None)
+        given = [each if mark else None for each, mark in zip(cotangents, some, strict=True)]
+        use: Any = lambda adjoint: adjoint.pull(primals, given, apart is not None)
         try:
-            return pick(_with_adjoint(use, spec, moving, primals, pulls), wanted)
+            return pick(_with_adjoint(use, spec, moving, primals, pulls, seen), wanted)
         except LoweringError:
             if native:
                 raise
