@@ -847,8 +847,22 @@ def tug():
     return made.system()
 
 
+def loader():
+    """Two bodies on an axle each, bent by a motor between them."""
+    made = da.Mechanism("loader")
+    made.body("front", mass=2000.0, centre=(0.2, 0, 0.6), box=(1.6, 1.6, 1.0))
+    made.body("rear", mass=2500.0, centre=(-1.4, 0, 0.6), box=(1.8, 1.6, 1.0))
+    made.planar("front")
+    made.hinge("bend", "front", "rear", at=(-0.8, 0, 0.6), axis=(0, 0, 1), damping=200.0)
+    for side, y in (("left", 0.7), ("right", -0.7)):
+        made.wheel(f"front {side}", "front", at=(0, y, 0.5), mass=60.0, motor=(-3000.0, 3000.0))
+        made.wheel(f"rear {side}", "rear", at=(-1.6, y, 0.5), mass=60.0)
+    made.motor("bend", low=-8000.0, high=8000.0)
+    return made.system()
+
+
 @pytest.mark.parametrize(
-    "make", [tug, da.models.ackermann_car, da.models.differential_drive, da.models.tractor, da.models.bicycle]
+    "make", [tug, loader, da.models.ackermann_car, da.models.differential_drive, da.models.tractor, da.models.bicycle]
 )
 def test_few_velocities_of_a_vehicle_determine_the_others(make):
     """Whatever the radii of its wheels: a determinant of many small rows is small, but they are independent."""
@@ -902,20 +916,6 @@ def test_a_snakeboard_goes_ahead():
     made = plan(da.models.snakeboard(), start=start, goal={"x": 0.5}, steps=60, duration=6.0, cost=effort)
     assert made.status in ("optimal", "feasible") and made.infeasibility < 1e-6, made
     assert made.run["x"][-1] == pytest.approx(0.5, abs=1e-6)
-
-
-def loader():
-    """Two bodies on an axle each, bent by a motor between them."""
-    made = da.Mechanism("loader")
-    made.body("front", mass=2000.0, centre=(0.2, 0, 0.6), box=(1.6, 1.6, 1.0))
-    made.body("rear", mass=2500.0, centre=(-1.4, 0, 0.6), box=(1.8, 1.6, 1.0))
-    made.planar("front")
-    made.hinge("bend", "front", "rear", at=(-0.8, 0, 0.6), axis=(0, 0, 1), damping=200.0)
-    for side, y in (("left", 0.7), ("right", -0.7)):
-        made.wheel(f"front {side}", "front", at=(0, y, 0.5), mass=60.0, motor=(-3000.0, 3000.0))
-        made.wheel(f"rear {side}", "rear", at=(-1.6, y, 0.5), mass=60.0)
-    made.motor("bend", low=-8000.0, high=8000.0)
-    return made.system()
 
 
 @pytest.mark.heavy  # for the derivatives of its step, which are compiled for 20 s
