@@ -726,16 +726,14 @@ def _pull_shapes(*avals: Any, whole: WholeRun, keeps: Marks, some: Marks) -> lis
     return [jax.core.ShapedArray(each.shape, each.dtype) for each in pick(avals[: len(keeps)], keeps)]
 
 
-def _play_pull(*leaves: Any, whole: WholeRun, keeps: Marks, some: Marks) -> Any:
+def _find_pull(leaves: Leaves, whole: WholeRun, keeps: Marks, some: Marks) -> Script:
     scripts = find_scripts(whole, leaves[: len(keeps)], keeps)
     assert scripts is not None
-    return scripts.pull(some).play(*leaves)
+    return scripts.pull(some)
 
 
-def _pull_of_program(*leaves: Any, whole: WholeRun, keeps: Marks, some: Marks) -> list[Any]:
-    scripts = find_scripts(whole, leaves[: len(keeps)], keeps)
-    assert scripts is not None
-    return scripts.pull(some).bind(leaves)
+def _pull_of_program(*leaves: Any, **params: Any) -> list[Any]:
+    return _find_pull(leaves, **params).bind(leaves)
 
 
 def _run_of_program(*leaves: Any, whole: WholeRun, keeps: Any) -> list[Any]:
@@ -760,7 +758,7 @@ def _batch(function: Callable[..., list[Any]], leaves: Leaves, dims: Sequence[An
 whole_p.def_abstract_eval(_shapes)
 slope_p.def_abstract_eval(_real_shapes)
 slope_p.def_impl(_slopes_in_parts)
-pull_p.def_impl(_play_pull)
+pull_p.def_impl(lambda *leaves, **params: _find_pull(leaves, **params).play(*leaves))
 pull_p.def_abstract_eval(_pull_shapes)
 for primitive, function in ((whole_p, _in_parts), (slope_p, _slopes_in_parts), (pull_p, _pull_in_parts)):
     mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=True))
