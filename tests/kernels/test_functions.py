@@ -135,6 +135,7 @@ def test_loops_over_columns_rows_and_pivots_compute_the_same(lanes, monkeypatch)
     p = np.linspace(0.1, 0.4, 12)
     x = np.linspace(-0.3, 0.5, 12) if lanes is None else np.random.default_rng(3).normal(size=(lanes, 12))
     results = []
+    monkeypatch.setattr(lowering, "MIN_LOOPED_ROWS", (12, 12))
     for limit in (160_000, 50):
         monkeypatch.setattr(lowering, "MAX_INLINE_OPERATIONS", limit)
         posed = make_problem(lambda p, x, u: implicit(p, x, u), lambda p, x: x, p, x, lanes=lanes)

@@ -373,7 +373,7 @@ def open_session(
         if backend == "cuda" or (not lowered.memory and not runs_natively(problem.lanes, backend)):
             return cuda.CudaSession(problem, lowered), ""
         most = 1 if problem.lanes is None else width or llvm.best_width(problem.lanes)
-        taken = min(most, width or llvm.STORING_WIDTH) if lowered.memory else most
+        taken = min(most, width or llvm.fitting_width(lowered))
         function = llvm.native_function(lowered, make_layout(problem, lowered), taken)
         return llvm.NativeSession("llvm", function, Buffers(problem, lowered, most), taken, threads), ""
     except StaleEntry:

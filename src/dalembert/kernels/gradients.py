@@ -720,7 +720,7 @@ def _transpose(cotangents: Leaves, *leaves: Any, whole: WholeRun, keeps: Marks) 
         found = pull_p.bind(*primals, kept, *given, whole=whole, keeps=keeps, some=some)
     elif not any(isinstance(leaf, jax.core.Tracer) for leaf in (*primals, *given)):
         at_once = lambda: place_arrays(_with_fresh(_pull, primals, given, whole, keeps, some), primals)
-        found = _pull_or_parts(at_once, (*primals, kept, *given), whole, keeps, some)
+        found = _pull_or_parts(at_once, (*primals, kept, *given), whole=whole, keeps=keeps, some=some)
     else:
         found = _pull_in_parts(*primals, kept, *given, whole=whole, keeps=keeps, some=some)
     return [None] * (len(keeps) + 1) + list(found)
@@ -730,26 +730,26 @@ def _pull_shapes(*avals: Any, whole: WholeRun, keeps: Marks, some: Marks) -> lis
     return [jax.core.ShapedArray(each.shape, each.dtype) for each in pick(avals[: len(keeps)], keeps)]
 
 
-def _play_pull(*leaves: Any, whole: WholeRun, keeps: Marks, some: Marks) -> Any:
+def _find_pull(leaves: Leaves, whole: WholeRun, keeps: Marks, some: Marks) -> Script:
     scripts = find_scripts(whole, leaves[: len(keeps)], keeps)
     assert scripts is not None
-    return _pull_or_parts(lambda: scripts.pull(some).play(*leaves), leaves, whole, keeps, some)
+    return scripts.pull(some)
 
 
-def _pull_of_program(*leaves: Any, whole: WholeRun, keeps: Marks, some: Marks) -> list[Any]:
-    scripts = find_scripts(whole, leaves[: len(keeps)], keeps)
-    assert scripts is not None
-    return _pull_or_parts(lambda: scripts.pull(some).bind(leaves), leaves, whole, keeps, some)
+def _play_pull(*leaves: Any, **params: Any) -> list[Any]:
+    return _pull_or_parts(lambda: _find_pull(leaves, **params).play(*leaves), leaves, **params)
 
 
-def _pull_or_parts(
-    pull: Callable[[], list[Any]], leaves: Leaves, whole: WholeRun, keeps: Marks, some: Marks
-) -> list[Any]:
+def _pull_of_program(*leaves: Any, **params: Any) -> list[Any]:
+    return _pull_or_parts(lambda: _find_pull(leaves, **params).bind(leaves), leaves, **params)
+
+
+def _pull_or_parts(pull: Callable[[], list[Any]], leaves: Leaves, **params: Any) -> list[Any]:
     """What a native transpose gives; in parts where the beginning, which is lowered last, has none."""
     try:
         return pull()
     except LoweringError:
-        return _pull_in_parts(*leaves, whole=whole, keeps=keeps, some=some)
+        return _pull_in_parts(*leaves, **params)
 
 
 def _run_of_program(*leaves: Any, whole: WholeRun, keeps: Any) -> list[Any]:

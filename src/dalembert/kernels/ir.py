@@ -64,6 +64,11 @@ class Block:
         self.statements: list[Statement] = []
         self.table: dict[tuple[Any, ...], Any] = {}  # operations, and the results of calls
 
+    @property
+    def is_arm(self) -> bool:
+        """Whether this is one of the arms of a branch, or inside one."""
+        return self.parent is not None and (self.outer is None or self.parent.is_arm)
+
     def find(self, key: tuple[Any, ...]) -> Any:
         """The same operation or call, computed here or in a block around this one."""
         block: Block | None = self

@@ -64,8 +64,9 @@ MAX_INLINE_OPERATIONS = 24_000
 MAX_DERIVED_OPERATIONS = 9300
 """Operations up to which equations with their Jacobian are written out: beyond it a loop over columns is faster."""
 Result = TypeVar("Result")
-MIN_LOOPED_ROWS = 12
-"""Unknowns from which on an elimination is a loop in a long program."""
+MIN_LOOPED_ROWS = 12, 16
+"""Unknowns from which on an elimination is a loop in a long program: in one arm of a branch, and where it always runs.
+The loop takes 4 to 7 times as long."""
 LONG_FOR_CERTAIN = 25
 """How many times too long a rough count must find a program, so that writing it out is not even tried."""
 ROUTINE = "routine_"
@@ -86,7 +87,7 @@ SUMS = ("add", "sub")
 def writing_limits() -> tuple[int, ...]:
     """What decides how a program is written, beside what it computes."""
     inline = MAX_INLINE_OPERATIONS, MAX_DERIVED_OPERATIONS
-    return MAX_SELECT_COST, MAX_UNROLLED_COST, *inline, MIN_LOOPED_ROWS, LONG_FOR_CERTAIN
+    return MAX_SELECT_COST, MAX_UNROLLED_COST, *inline, *MIN_LOOPED_ROWS, LONG_FOR_CERTAIN
 
 
 class PolynomialBuilder(Builder):
@@ -536,7 +537,7 @@ def _expand_columns(form: Callable[..., Any], function: core.ClosedJaxpr) -> cor
 def _eliminate(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
     matrix, rhs = args
     literal = all(value.op == "const" for value in matrix.ravel())
-    if lowering.routines is None or literal or len(matrix) < MIN_LOOPED_ROWS:
+    if lowering.routines is None or literal or len(matrix) < MIN_LOOPED_ROWS[not lowering.builder.block.is_arm]:
         return elimination_rule(lowering.builder, params, matrix, rhs)
     return eliminate_in_loop(lowering.builder, matrix, rhs)
 

@@ -42,7 +42,6 @@ from .execute import (
 )
 from .ir import LoweringError
 from .llvm import LaneThreads, NativeSession, best_width, call_line, native_function, script_player
-from .lowering import simplify
 from .problem import (
     Advance,
     Kernel,
@@ -917,15 +916,13 @@ def _words(data: bytes | bytearray) -> Words:
     return np.frombuffer(data, np.int64)
 
 
-def compile_function(
-    function: Callable[..., Result], place: bool = True, short: bool = False
-) -> Callable[..., Result]:
+def compile_function(function: Callable[..., Result], place: bool = True) -> Callable[..., Result]:
     """A decorator: compile a function of small arrays, by XLA where the kernels cannot.
 
     A call is a run of no steps whose one record is the value, as arrays of JAX or, if they are not to be put in `place`
     on a device, which takes longer than the rest, of NumPy; a call may say so too. Inside `grad` or `vmap` it is that
-    too; where JAX traces a program (`jit`), the function is a part of it, written by few equations if it is to be
-    `short`. A function that is found on disk is neither traced nor compiled.
+    too; where JAX traces a program (`jit`), the function is a part of it. A function that is found on disk is neither
+    traced nor compiled.
     """
     by_xla = jax.jit(function)
 
@@ -941,17 +938,10 @@ def compile_function(
             with suppress(LoweringError):
                 if all(map(is_transformed, traced)):
                     return bind_run(make_problem(keep_carry, observe, args, ()), 1, 1, False, "llvm", single=True)[1]
-            return _write_short(function, args) if short else function(*args)
+            return function(*args)
         return by_xla(*args) if place else jax.tree.map(np.asarray, by_xla(*args))
 
     return call
-
-
-def _write_short(function: Callable[..., Any], args: Any) -> Any:
-    """The value of a function in a program that JAX writes, by few equations: XLA compiles them in less time."""
-    closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
-    short, leaves = simplify(closed), jax.tree.leaves(args)
-    return jax.tree.unflatten(jax.tree.structure(shape), jax.core.eval_jaxpr(short.jaxpr, short.consts, *leaves))
 
 
 def keep_carry(consts: Any, carry: Any, control: Any) -> Any:

@@ -141,10 +141,12 @@ class State(_Point):
 
     It is the tuple (t, g, xi, momentum, increment): time, configuration, velocity xi = g^-1 g' in the body (n,),
     momentum dual to it (n,), and the mean velocity tau^-1(W)/h of the method's last step (the papers' (u, v)), which is
-    xi where a method has none. `group` is the group of g, or None where the state was made by hand.
+    xi where a method has none. `group` is the group of g, or None where the state was made by hand. A state that
+    `system.state` made where JAX traces knows that `system`: its momentum is L_xi there.
     """
 
     group: Group | None = None
+    system: MechanicalSystem | None = None
 
     def __new__(
         cls, t: Any, g: Any, xi: Any, momentum: Any, increment: Any, group: Group | None = None
@@ -475,7 +477,9 @@ class MechanicalSystem:
             xi = np.zeros(self.group.dim) if self._can_rest else self._least_velocity(time, g)
         xi = vector(xi, self.group.dim, "velocity xi")
         if is_traced((self, time, g, xi)):
-            return State(time, g, xi, _momentum(self, time, g, xi), xi, self.group)
+            made = State(time, g, xi, _momentum(self, time, g, xi), xi, self.group)
+            made.system = self
+            return made
         time, g, xi = map(read_only, (time, g, xi))
         return State(time, g, xi, read_only(self._judge(time, g, xi)), xi, self.group)
 
@@ -856,7 +860,7 @@ def _at_start(system: MechanicalSystem, point: tuple[Scalar, Element, Array]) ->
     return rows, off, phi, system.metric(t, g, xi), system.energy(t, g, xi)
 
 
-@partial(compile_function, short=True)  # a vehicle's took XLA 2.6 s, a sixth of the first gradient of its run
+@compile_function
 def _momentum(system: MechanicalSystem, t: Scalar, g: Element, xi: Array) -> Array:
     return system.momentum(t, g, xi)
 

@@ -104,6 +104,7 @@ from .loop import (
     count_steps,
     depends_on_time,
     end_before_gaps,
+    find_momentum_first,
     has_members,
     invalidate_unless,
     mark_failures,
@@ -521,6 +522,8 @@ def bind_blocks(
     """
     lanes, begin, parts, done = schedule.lanes, kernel.begin, [], 0
     own = None if lanes is None else schedule.axes()[0]
+    if given[0].system is consts[0]:
+        begin, given = find_momentum_first(begin), (given[0]._replace(momentum=None), given[1])
     for saves, every in schedule.blocks():
         held = schedule.some_controls(done, saves * every)
         axes = (own, varies, 0 if schedule.own_controls else None)

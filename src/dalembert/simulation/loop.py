@@ -272,6 +272,17 @@ def run_kernel(integrator: Integrator, monitor: bool) -> RunKernel:
     return RunKernel(begin, advance, observe)
 
 
+@lru_cache(maxsize=256)
+def find_momentum_first(begin: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the beginning from a state without its momentum: this is L_xi, found by the same native code."""
+
+    def begin_there(consts: Constants, given: tuple[State, Any]) -> Any:
+        system, (state, u) = consts[0], given
+        return begin(consts, (state._replace(momentum=system.momentum(*state[:3])), u))
+
+    return begin_there
+
+
 def all_finite(new: Any, old: Any = ()) -> Array:
     """Whether all leaves that changed are finite, by their sum: cheaper than to compare each, and a shallow tree."""
     unchanged = {id(leaf) for leaf in jax.tree.leaves(old)}
