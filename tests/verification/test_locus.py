@@ -7,9 +7,9 @@ import pytest
 
 import dalembert as da
 from dalembert.analysis.branches import find_branches as branches
-from dalembert.analysis.legendre import Locus
-from dalembert.analysis.polynomials import Polynomials, monomials
-from dalembert.papers.fedorov_zenkov import SleighLocus, energy_curve, genus
+from dalembert.analysis.legendre import Locus, algebraic_map
+from dalembert.analysis.polynomials import Polynomials, interpolate, monomials
+from dalembert.papers.fedorov_zenkov import SleighLocus, genus
 
 GENERIC = [[3.0, 0.0, 1.0], [0.0, 4.0, 0.5], [1.0, 0.5, 5.0]]
 SPECIAL = [[3.0, 0.0, 0.0], [0.0, 3.0, 0.5], [0.0, 0.5, 5.0]]
@@ -290,6 +290,15 @@ def curve(terms: dict) -> Polynomials:
 )
 def test_genera_of_known_curves(terms, genera):
     assert genus(curve(terms)).genera == genera
+
+
+def energy_curve(system, integrator, value):
+    """The polynomial in x (Cayley coordinates h w in the basis of d) of the invariant curve h^2 E_c = value, r = 2."""
+    f = algebraic_map(system, integrator)
+    metric = np.linalg.inv(f.subspace.T @ np.asarray(system.inertia) @ f.subspace)
+    N, D = f.rational.numerator, f.rational.denominator
+    level = lambda x: np.einsum("ki,ij,kj->k", N(x), metric, N(x))[:, None] - 2 * value * D(x) ** 2
+    return interpolate(level, 2, 2 * int(max(N.degrees.max(), D.degrees.max())))
 
 
 def test_the_moser_veselov_curve_has_genus_three_over_an_elliptic_curve():

@@ -561,13 +561,10 @@ def _place_by_names(system: MechanicalSystem, given: Section) -> Section:
         given = {**{key: at for key, at in given.items() if key != "velocity"}, **given["velocity"]}
     given = {key.replace(" ", "_"): at for key, at in given.items()}
     names = () if system.start_names else (*system.coordinate_names, *system.rate_names)
-    known = {name.replace(" ", "_"): NUMBER for name in names if name not in SCHEMA["initial"]}
+    known = [name.replace(" ", "_") for name in names if name not in SCHEMA["initial"]]
     if not any(key in known for key in given):
         return given
-    _require_keys("initial", given, known)
-    if others := [key for key in given if key not in known]:
-        named = ", ".join(key for key in given if key in known)
-        raise InvalidInput(f"[initial] has names ({named}) and {', '.join(others)}: give one kind")
+    require_point("initial", system, given, known)
     state = system.state(**given)
     place, whole = system.group.describe(state.g), not isinstance(state.g, tuple)
     told = [place] if whole else place or [None] * len(state.g)  # None: it has no other form than its entries

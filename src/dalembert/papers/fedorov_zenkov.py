@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse.csgraph import connected_components
 
 from ..analysis.integrals import CriticalPoint, critical_points, discrete_total_turning, equilibrium_line, projective
-from ..analysis.legendre import AlgebraicMap, LegendreMap, Locus, algebraic_map, constrained_energy, legendre_map
+from ..analysis.legendre import AlgebraicMap, LegendreMap, Locus, constrained_energy, legendre_map
 from ..analysis.polynomials import Polynomials, interpolate, vanishing_polynomials
 from ..errors import InvalidInput, NumericalFailure
 from ..groups import Group
@@ -391,20 +391,6 @@ class CurveGenus:
         if len(self.genera) != 1:
             raise InvalidInput(f"the curve has {len(self.genera)} components of genera {self.genera}")
         return self.genera[0]
-
-
-def energy_curve(system: InvariantSystem, integrator: EulerPoincareSuslov, value: float) -> Polynomials:
-    """The polynomial in x (Cayley coordinates h w in the basis of d) of the invariant curve h^2 E_c = value, r = 2."""
-    f = algebraic_map(system, integrator)
-    if f is None or f.rank != 2:
-        raise InvalidInput("invariant curves are algebraic curves for a two-dimensional d and an algebraic method")
-    metric = np.linalg.inv(f.subspace.T @ np.asarray(system.inertia) @ f.subspace)
-    N, D = f.rational.numerator, f.rational.denominator
-
-    def polynomial(x: np.ndarray) -> np.ndarray:
-        return np.asarray(np.einsum("ki,ij,kj->k", N(x), metric, N(x))[:, None] - 2 * value * D(x) ** 2)
-
-    return interpolate(polynomial, 2, 2 * int(max(N.degrees.max(), D.degrees.max())))
 
 
 def genus(curve: Polynomials, *, generic: bool = True) -> CurveGenus:
