@@ -454,8 +454,8 @@ export class View3D {
   // The words beside arrows, moved so that the edge of the picture does not cut them and none lies on another.
   keepWordsApart() {
     const tall = Math.tan((FIELD * Math.PI) / 360); // of a picture from -1 to 1
-    const inside = (at, size) => (Math.abs(at) < 1 ? Math.min(Math.max(0.5, 1 - (1 - at) / size), (1 + at) / size) : 0.5);
-    const taken = [];
+    const inside = (at, size) => (Math.abs(at) < 1.2 ? Math.min(Math.max(0.5, 1 - (1 - at) / size), (1 + at) / size) : 0.5);
+    const taken = this.partner ? [[-1, 1 - 56 / this.height, 480 / this.width]] : []; // by the name of a pane
     this.scene.traverseVisible((object) => {
       if (!object.isSprite) return;
       const { x, y } = corner.setFromMatrixPosition(object.matrixWorld).project(this.camera);
