@@ -61,7 +61,7 @@ def test_a_system_is_chosen_and_two_methods_compared(shared_tab):
     tab.page.locator("#claims .run-name").nth(1).click()
     assert tab.page.locator("#claims .run-name").nth(1).get_attribute("aria-pressed") == "false"
     tab.after(lambda: tab.choose("System", "chaplygin-sleigh"))
-    assert "come apart" in tab.page.locator("#verdict").inner_text(), "a comparison that goes on opens where they differ too"
+    assert "come apart" in tab.page.locator("#verdict").inner_text(), "one that goes on opens where they differ too"
     assert "runge-kutta is nearer to the true one" in tab.page.locator("#verdict").inner_text()
     tab.after(lambda: tab.choose("Compare with", "nothing"))
     assert tab.page.locator("#claims .run").count() == 1

@@ -465,7 +465,7 @@ export class View3D {
       const left = x - object.center.x * wide;
       let low = y - object.center.y * high;
       for (const [l, b, w] of taken)
-        if (Math.abs(low - b) < high && left < l + w && l < left + wide) low = b + 2 * high < 1 ? b + high : b - high;
+        if (Math.abs(low - b) < high && left < l + w && l < left + wide) low = !this.partner && b + 2 * high < 1 ? b + high : b - high;
       object.center.y = (y - low) / high;
       taken.push([left, low, wide]);
     });
