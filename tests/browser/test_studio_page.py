@@ -559,6 +559,7 @@ def test_shadows_labels_scale_and_the_ghost_of_the_setting_before(shared_tab):
         first, second = tab.value(words)
         assert abs(first - second) > 15, "momentum and angular velocity point almost the same way: their names do not"
     tab.after(lambda: tab.choose("System", "chaplygin-sleigh"))
+    tab.page.wait_for_load_state("networkidle")  # what the page asks for beside is answered while there is a server
 
 
 @pytest.mark.heavy
