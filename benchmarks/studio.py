@@ -3,7 +3,7 @@ the first picture, changes of system, those who follow, plans while a goal is dr
 
 Time of simulations is processor time, the rest is measured by the clock on the wall. Every repeat has another value of
 a parameter, as a slider gives it: `compiled` counts what the machine had to compile for that, and must be 0.
-`--pictures docs` draws those pictures of docs/studio.md that show plans, and nothing else.
+`--pictures docs` draws the pictures of docs/studio.md, and nothing else.
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ def watch_drive(address: str, viewers: int = VIEWERS, requests: int = 60) -> tup
 
 
 def draw_pictures(address: str, folder: Path) -> None:
-    """The pictures of docs/studio.md that show how long a plan takes: draw them on a machine without load."""
+    """The pictures of docs/studio.md; some show how long a plan takes: draw them on a machine without load."""
     with chromium_page() as page:
         for name, aim, picture in (
             ("car", "driver.aim([4, 0.5 + {} / 100, 0])", "studio-park"),
@@ -312,6 +312,18 @@ def draw_pictures(address: str, folder: Path) -> None:
             page.wait_for_timeout(1500)  # it is drawn in full
             page.screenshot(path=str(folder / f"{picture}.png"))
             print(picture, page.locator("#park-text").inner_text())
+        for link, frame, scheme, picture in (
+            ("", 62, "light", "studio"),
+            ("#story=tumbling&step=4", 12, "dark", "studio-compare"),
+        ):
+            page.emulate_media(color_scheme=scheme)
+            page.goto("about:blank")
+            page.goto(address + link)
+            page.wait_for_selector("html[data-ready]", timeout=60_000)
+            page.wait_for_timeout(1500)  # the momentum and the initial state have come too
+            page.evaluate(f"studio.player.seek({frame})")
+            page.wait_for_timeout(1500)
+            page.screenshot(path=str(folder / f"{picture}.png"))
 
 
 def told(seconds: dict[str, float]) -> str:

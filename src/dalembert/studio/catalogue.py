@@ -442,8 +442,8 @@ def _initial_controls(system: MechanicalSystem, state: State, initial: Mapping[s
     if system.start_names and not {"velocity", "momentum"} & set(initial):
         names = [*initial, *(name for name in system.start_names if name not in initial)]
         units = {name: system.units.get(name.replace("_", " "), "") for name in names}
-        made = [control(f"initial.{k}", initial.get(k), optional=k not in initial, help=units[k]) for k in names]
-        return [each if each["label"] == "speed" else each | {"low": -each["high"]} for each in made]  # either way
+        named = [control(f"initial.{k}", initial.get(k), optional=k not in initial, help=units[k]) for k in names]
+        return [each if each["label"] == "speed" else each | {"low": -each["high"]} for each in named]  # either way
     place, given = "initial.configuration", initial["configuration"]
     several = len(system.group.factors) > 1
     factors = {f"{place}.{k}": value for k, value in enumerate(given)} if several else {place: given}

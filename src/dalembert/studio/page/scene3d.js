@@ -454,8 +454,8 @@ export class View3D {
   // The words beside arrows, moved so that the edge of the picture does not cut them and none lies on another.
   keepWordsApart() {
     const tall = Math.tan((FIELD * Math.PI) / 360); // of a picture from -1 to 1
-    const inside = (at, size) => (Math.abs(at) < 1 ? Math.min(Math.max(0.5, 1 - (1 - at) / size), (1 + at) / size) : 0.5);
-    const taken = [];
+    const inside = (at, size) => (Math.abs(at) < 1.2 ? Math.min(Math.max(0.5, 1 - (1 - at) / size), (1 + at) / size) : 0.5);
+    const taken = this.partner ? [[-1, 1 - 56 / this.height, 480 / this.width]] : []; // by the name of a pane
     this.scene.traverseVisible((object) => {
       if (!object.isSprite) return;
       const { x, y } = corner.setFromMatrixPosition(object.matrixWorld).project(this.camera);
@@ -465,7 +465,7 @@ export class View3D {
       const left = x - object.center.x * wide;
       let low = y - object.center.y * high;
       for (const [l, b, w] of taken)
-        if (Math.abs(low - b) < high && left < l + w && l < left + wide) low = b + 2 * high < 1 ? b + high : b - high;
+        if (Math.abs(low - b) < high && left < l + w && l < left + wide) low = !this.partner && b + 2 * high < 1 ? b + high : b - high;
       object.center.y = (y - low) / high;
       taken.push([left, low, wide]);
     });
