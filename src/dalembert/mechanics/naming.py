@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import InvalidInput, match_names
 from ..groups import Cayley
@@ -17,7 +18,7 @@ from ..numerics import finite, solve
 from ..numerics.types import Array, Element, Scalar, Velocity
 from .system import MechanicalSystem, State, names_of, observe
 
-Numbers = np.ndarray[Any, Any]
+Numbers = NDArray[Any]
 NEWTON_STEPS = 4  # to a configuration by names
 
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import IndefiniteMetric, InvalidInput, OffConstraint, require_name, spell
 from ..groups import AlgebraAxis, Group, join_names
@@ -649,7 +650,7 @@ class MechanicalSystem:
         return tuple(name for name, turns in zip(self.coordinate_names, turning, strict=False) if turns)
 
     @property
-    def kept_components(self) -> np.ndarray[Any, Any]:
+    def kept_components(self) -> NDArray[np.float64]:
         """1 for all of (g, xi), but 0 for angles that turn without end and rates of rolling wheels."""
         return np.ones(2 * self.group.dim)
 
