@@ -376,10 +376,10 @@ class Decide:
         iterations = lane.iterations + jnp.where(step, 1.0, 0.0)
 
         # the next one
-        lower = take & (held <= 10.0 * lane.barrier)
-        barrier = jnp.where(lower, _lower_barrier(lane.barrier, least), lane.barrier)
-        for _ in range(8):
-            barrier = jnp.where(lower & (held <= 10.0 * barrier), _lower_barrier(barrier, least), barrier)
+        barrier = lane.barrier
+        for _ in range(9):
+            lower = jnp.maximum(least, jnp.minimum(0.2 * barrier, barrier**1.5))
+            barrier = jnp.where(take & (held <= 10.0 * barrier), lower, barrier)
         done = (error <= tolerance) & (barrier <= 1.01 * least)
         words = jnp.where(stalled, float(STALLED), jnp.where(iterations >= longest, float(TOO_LONG), float(ACTIVE)))
         status = jnp.where(take, jnp.where(done, float(OPTIMAL), words), lane.status)
@@ -402,10 +402,6 @@ class Decide:
 def _unit(penalty: Array) -> Any:
     """A small number to compare costs with, known by the multipliers so far: costs may have any unit."""
     return jnp.clip(penalty, 1e-300, 1.0)
-
-
-def _lower_barrier(barrier: Array, least: Array) -> Any:
-    return jnp.maximum(least, jnp.minimum(0.2 * barrier, barrier**1.5))
 
 
 def _end_value(lane: Lane) -> ValueFunction:
