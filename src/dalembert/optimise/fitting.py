@@ -718,8 +718,9 @@ def fit(
     `search` is "levenberg-marquardt" (a trust region) or "gauss-newton" (shorter steps where chi^2 would rise). `loss`
     is "linear" (least squares), or "huber", "soft-l1" or "cauchy", for which residuals beyond `threshold` standard
     deviations count less. `shots` cuts a motion into this many pieces with unknown states between, which the result
-    joins (multiple shooting, Bock 1983): for motions so unstable that a run from the guess loses the data; it prepares
-    a search without shots. A run that fails makes the next step shorter. Ctrl-C returns the best fit so far.
+    joins (multiple shooting, Bock 1983): for motions so unstable that a run from the guess loses the data. There
+    "levenberg-marquardt" only prepares "gauss-newton". After a run that fails the next step is shorter. Ctrl-C returns
+    the best fit so far.
     """
     checks.require_instance("method", integrator, Integrator, "a method")
     if integrator.variable_step:
