@@ -99,7 +99,7 @@ class Trajectory(Run):
             driven = (*steered, *(inputs if self.controlled else ()))
             raise UnknownName("quantity", name, (*observed, *system.load_names, *driven))
         if np.ndim(self.final.status):
-            raise InvalidInput("run[name] is of one run; of an ensemble take a member, or `sweep` with a reduction")
+            raise InvalidInput("run[name] needs one run: take a member of the ensemble, or `sweep` with a reduction")
         states = self.records.state
         u = self.controls_at_states() if self.controls is not None else np.zeros((len(self.t), len(inputs)))
         kinds: Any = (_loads, system.load_names), (_steering, steered), (_observe, observed)

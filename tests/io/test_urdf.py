@@ -162,7 +162,7 @@ BAD = {
     ),
     "no links": ("<robot name='r'/>", "the robot has no links"),
     "unknown link": (f"<robot name='r'>{A}{JOINT.format('j', 'fixed', 'a', 'bb')}</robot>", "link in joint 'j' 'bb'"),
-    "two roots": (f"<robot name='r'>{A}{B}</robot>", "links a, b hang on nothing"),
+    "two roots": (f"<robot name='r'>{A}{B}</robot>", "links a, b have no parent"),
     "circle": (
         f"<robot name='r'>{A}{B}{JOINT.format('j', 'fixed', 'a', 'b')}{JOINT.format('k', 'fixed', 'b', 'a')}</robot>",
         "links a, b hang on each other in a circle",

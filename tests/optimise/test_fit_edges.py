@@ -261,7 +261,7 @@ def test_misuse_of_unknowns_and_options_is_told():
         Unknown(np.nan)
     with pytest.raises(InvalidInput, match=r"prior .* allowed"):
         Unknown(1.0, prior=(1.0, 0.0))
-    with pytest.raises(InvalidInput, match="there is nothing to find"):
+    with pytest.raises(InvalidInput, match="there is nothing to estimate"):
         fit(lambda: sleigh(**TRUE), METHOD, seen(NOISE), {}, step=0.02)
     with pytest.raises(InvalidInput, match=r"the steps of .* vary, and a fit needs equal ones"):
         fit(sleigh, da.Adaptive(), seen(NOISE), GUESS, step=0.02)

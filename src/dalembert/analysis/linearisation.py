@@ -432,7 +432,7 @@ def _neutral_limit(eigenvalues: Array) -> float:
 def _along(system: MechanicalSystem, run: Run) -> LinearisedMotion:
     """The linear motion at the saved states of a run."""
     if np.ndim(run.final.status):
-        raise InvalidInput("a linearisation is along one run, not along an ensemble")
+        raise InvalidInput("a linearisation needs one run, not an ensemble")
     used = run.controls_at_states() if run.controls is not None else None
     found = []
     for k in range(len(run.t)):

@@ -181,7 +181,7 @@ class Group(abc.ABC):
         return self.normalise(g), self.flaws(g)
 
     def has_form(self, value: Any) -> bool:
-        """Whether `element` has nothing to do with a value but to `examine` and perhaps to `refuse` it."""
+        """Whether a value has the form of an element, so that `element` need only `examine` it and may `refuse` it."""
         return _is_doubles(value, (self.side, self.side)) and _only_projects(type(self))
 
     def refuse(self, matrix: Element, *flaws: Any) -> None:

@@ -231,10 +231,10 @@ class Integrator(ABC):
 
     @property
     def checks_numbers_of(self) -> Literal["nothing", "system", "start"]:
-        """Of what `require` looks at numbers, beside those that `system.require_admissible` knows of.
+        """Whose numbers `require` reads, apart from those that `system.require_admissible` checks.
 
-        If of nothing, it is asked once for all systems of a kind; if of the system, once for each; else every time.
-        A class with a `require` of its own says this too, or is asked every time.
+        If it reads none, it is called once for all systems of a kind; if the system's, once for each; else every time.
+        A class that defines `require` defines this too, or its `require` is called every time.
         """
         return "system" if self.needs else "nothing"
 
@@ -312,7 +312,7 @@ def _methods_by_name(kind: type[Integrator]) -> dict[str, type[Integrator]]:
 
 
 def call_method(integrator: Integrator, part: str, system: Any, *given: Any) -> Any:
-    """`start`, `step` or `observe` of a method, which may be a user's: what it gives is of the right kind."""
+    """Call `start`, `step` or `observe` of a method, which may be a user's, and check the type of the result."""
     words = f"{type(integrator).__name__}.{part}(system, {'state' if part == 'start' else 'carry'}, h)"
     made = call_own(words, getattr(integrator, part), system, *given)
     if part == "observe":

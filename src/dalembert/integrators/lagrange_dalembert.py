@@ -135,7 +135,7 @@ class Carry(NamedTuple):
 )
 @dataclass(frozen=True)
 class LagrangeDAlembert(NodeMethod):
-    """D'Alembert's principle made discrete: takes every system and stays exactly on the constraint; order 2.
+    """The discrete Lagrange-d'Alembert principle: accepts every system and stays exactly on the constraint; order 2.
 
     D1 L_d(g_k, g_{k+1}) + D2 L_d(g_{k-1}, g_k) = -h A(g_k)^T l_k with (g_k, g_{k+1}) in D_d and L_d = h L o rho: (59)
     of jimenez-scheurle. rho is the finite difference map of (retraction, node), or `pair` gives any other L_d and D_d.

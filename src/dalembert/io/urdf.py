@@ -260,7 +260,7 @@ class _Reader:
         if not roots:
             raise InvalidInput(f"links {', '.join(self.links)} hang on each other in a circle; one must be the root")
         if roots[1:]:
-            raise InvalidInput(f"links {', '.join(roots)} hang on nothing; a URDF file has one root: join them")
+            raise InvalidInput(f"links {', '.join(roots)} have no parent; a URDF file has one root: join them")
         self.root = roots[0]
         if lost := [link for link in self.links if link not in set(self._order())]:
             raise InvalidInput(f"links {', '.join(lost)} hang on each other in a circle, not on '{self.root}'")

@@ -99,7 +99,7 @@ def load_or_build(name: str, build: Callable[[], bytes], use: Callable[[bytes], 
         try:
             return use(content)
         except Exception as fault:  # whatever is wrong with an entry, it can be built again
-            warnings.warn(f"the cache entry {name[:12]} is of no use and is built again: {fault}", stacklevel=2)
+            warnings.warn(f"the cache entry {name[:12]} cannot be used and is built again: {fault}", stacklevel=2)
     content = build()
     if folder is not None:
         with contextlib.suppress(OSError):  # a full or read-only disk costs time, not results

@@ -126,7 +126,7 @@ class FiniteDifference:
 
 
 def deform_constraint(system: MechanicalSystem, difference: FiniteDifference, h: Scalar) -> NonlinearSystem:
-    """The system on D_h = {(g, xi): (g tau(-(1-s) h xi), xi) in D}, which the nodes "deformed" of a method keep.
+    """The system on D_h = {(g, xi): (g tau(-(1-s) h xi), xi) in D}, on which the nodes "deformed" lie.
 
     For s = 1/2 it is (88) of jimenez-scheurle.
     """

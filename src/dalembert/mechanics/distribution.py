@@ -260,12 +260,12 @@ def _none(*shape: int) -> Any:
 
 @dataclass(frozen=True)
 class Nonholonomy:
-    """The result of `nonholonomy`: the `growth` vector (rank D, rank D + [D, D], ...), and what is integrable of D.
+    """The result of `nonholonomy`: the `growth` vector (rank D, rank D + [D, D], ...), and the integrable part of D.
 
     `covectors` (c, n) span the integrable combinations of rows that are not declared holonomic: each is the derivative
-    dphi at g, up to a factor, of a phi that every admissible motion keeps; `rates` (c,) are their phi_t, not 0 only
-    where the constraint is affine or depends on time, and `combinations` (c, m) say which rows of A they add up.
-    `declared` rows are of `System(holonomic=)`.
+    dphi at g, up to a factor, of a phi that is constant along every admissible motion; `rates` (c,) are their phi_t,
+    not 0 only where the constraint is affine or depends on time. Row i of `combinations` (c, m) holds the coefficients
+    of the rows of A whose sum is covector i. `declared` rows come from `System(holonomic=)`.
     """
 
     growth: tuple[int, ...]
@@ -425,10 +425,10 @@ class Accessibility(NamedTuple):
 def accessibility(system: MechanicalSystem, state: State, tolerance: float = 1e-8) -> Accessibility:
     """The growth vectors of the inputs of a system in positions and velocities, at a state and at a place near it.
 
-    They have the ranks of the fields of the inputs, of these with their brackets with the field of the motion, of these
-    with the next brackets, and so on (Sussmann and Jurdjevic 1972). Fewer than the dimension nearby: goals beside are
-    not reached from anywhere. All of them are necessary for reaching every goal, and not sufficient: the motion goes on
-    meanwhile.
+    Their entries are ranks: of the input fields, of these and their brackets with the field of the motion, of these and
+    the next brackets, and so on (Sussmann and Jurdjevic 1972). If the last rank nearby is less than the dimension, some
+    goals cannot be reached from any state. Full rank is necessary for reaching every goal, but not sufficient, because
+    the system keeps moving while the inputs act.
     """
     group, n, inputs, draw = system.group, system.group.dim, len(system.inputs or ()), np.random.default_rng(0)
     dimension, count = 2 * n - system.constraints - system.holonomic_constraints, 4 * n

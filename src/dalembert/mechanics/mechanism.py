@@ -1047,7 +1047,7 @@ class Mechanism:
     Points and axes are those of the reference configuration, in the coordinates of the ground: x forward, y to the
     left, z up. `gravity` is a number (downwards) or a vector; `slope` tilts the ground so that x points downhill by
     this angle; `ground` is None for the plane z = 0, or a function f(x, y) of JAX for the surface z = f(x, y).
-    `any_size=True` takes masses and lengths that look like other units.
+    `any_size=True` accepts masses and lengths that look as if they were in other units.
     """
 
     def __init__(
@@ -1147,7 +1147,7 @@ class Mechanism:
         """Join a body to another (or to "ground") so that it turns about `axis` through `at` (the child's centre).
 
         `stiffness` (N m/rad) with the angle of `rest` (rad), and `damping` (N m s/rad), act in the joint.
-        `follows=True` is for swivels of castors: in `state(...)` they turn as they must, before others give way.
+        `follows=True` is for swivels of castors: `state(...)` chooses their rates first to satisfy the constraints.
         """
         self._join(name, "hinge", parent, child, axis, at, stiffness, damping, rest)
         self._links[-1].follows = follows
@@ -1176,7 +1176,7 @@ class Mechanism:
         return self._join(name or f"{parent} with {child}", "fixed", parent, child, None, (0.0, 0.0, 0.0))
 
     def gear(self, joint: str, to: Any, *, ratio: Any = 1.0) -> str:
-        """Gear a hinge or slider to another: its coordinate is `ratio` times the other's, and is no freedom any more.
+        """Gear a hinge or slider to another: its coordinate is `ratio` times the other's, no degree of freedom.
 
         Two trucks that steer against each other have the ratio -1; a rotor that turns n times as fast as a joint has n.
         With names and ratios of several joints it is their sum: the shaft of a differential that drives two wheels has
@@ -1195,7 +1195,7 @@ class Mechanism:
     def couple(self, joint: str, to: Any, by: Callable[..., Any], **numbers: float) -> str:
         """Let a hinge or slider follow others by a function of JAX: its coordinate is by(q, ..., **numbers).
 
-        The `numbers` become parameters of the system. So are cams drawn, and wheels that steer as Ackermann wants.
+        The `numbers` become parameters of the system. Use it for cams and for Ackermann's steering.
         """
         require_function(f"by of '{joint}'", by, "coordinates", optional=False)
         names = (to,) if isinstance(to, str) else tuple(to)
@@ -1364,8 +1364,8 @@ class Mechanism:
     def system(self) -> MechanismSystem:
         """The system (Q, L, D) of the mechanism, on the product of SE(3), SE(2), SO(3) and R^k of its joints.
 
-        Heights that cannot change are left out, and so are constraints that follow from others: the loads of the
-        others then carry theirs, and are called "shared".
+        Heights that cannot change are no coordinates, and a constraint that follows from others is left out. The
+        others then carry its load too: their loads are called "shared".
         """
         parts, numbers = self._lay_out()
         parts = _without_redundant(parts, numbers)

@@ -717,9 +717,10 @@ def fit(
 
     `search` is "levenberg-marquardt" (a trust region) or "gauss-newton" (shorter steps where chi^2 would rise). `loss`
     is "linear" (least squares), or "huber", "soft-l1" or "cauchy", for which residuals beyond `threshold` standard
-    deviations count less. `shots` cuts a motion into so many pieces, with unknown states between that agree in the end
-    (multiple shooting, Bock 1983): for motions so unstable that a run from the guess loses the data; the first search
-    then prepares the second. A run that fails makes the next step shorter. Ctrl-C keeps the best.
+    deviations count less. `shots` cuts a motion into this many pieces with unknown states between, which the result
+    joins (multiple shooting, Bock 1983): for motions so unstable that a run from the guess loses the data. There
+    "levenberg-marquardt" only prepares "gauss-newton". After a run that fails the next step is shorter. Ctrl-C returns
+    the best fit so far.
     """
     checks.require_instance("method", integrator, Integrator, "a method")
     if integrator.variable_step:
@@ -782,7 +783,7 @@ def read_problem(parts: list[Part], columns: Columns, numbers: list[int]) -> tup
     """The problem of these experiments with what it gives at the guess, if it can be solved; by their numbers."""
     problem = FitProblem(parts, columns)
     if not problem.wanted:
-        raise InvalidInput("there is nothing to find: name unknowns, or what is free of a start")
+        raise InvalidInput("there is nothing to estimate: name unknowns, or the free parts of an initial state")
     if (problem.freedom < 0).any():
         few = f"{min(problem.counts)} measured numbers and {problem.priors.sum()} priors cannot determine"
         raise InvalidInput(f"{few} {problem.wanted} unknowns: measure more, or estimate less")

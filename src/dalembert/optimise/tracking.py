@@ -238,14 +238,14 @@ def track(
     `plan.coordinates`, v the change of the controls. The weights Q (`state_weight`) and R (`control_weight`) are names
     with numbers, {"x": 10, "heading": 5}, a number, one for each component, or a matrix. Coordinates and rates that
     are not named weigh nothing. Inputs that are not named weigh 0.1/(largest control)^2, the largest that the bounds
-    allow, else that the plan has. A number leaves out what turns without end: angles of a mechanism's wheels and
-    rotors, and rates of wheels that roll, since the motion of the bodies has them. `final_weight` is Q at the end
-    (default: ten times `state_weight`). With `horizon` = H the next H steps are planned anew at every step, by so many
+    allow, else that the plan has. A number gives no weight to the angles of a mechanism's wheels and
+    rotors, nor to rates of wheels that roll, which follow from the motion of the bodies. `final_weight` is Q at the end
+    (default: ten times `state_weight`). With `horizon` = H every step plans the next H steps anew, by this number of
     `iterations`.
     """
     require_instance("plan", plan, Plan, "a Plan, as da.plan makes it")
     if plan.kinematic:
-        raise InvalidInput("a kinematic plan has no dynamics to be kept on it: plan the system with its inputs")
+        raise InvalidInput("a kinematic plan has no dynamics that feedback could hold: plan with the inputs")
     if plan.status != "optimal":
         gap = f"its states fit together, and the goal is met, to {plan.infeasibility:.1e}"
         warnings.warn(f"the plan to be tracked is not optimal ({plan.status}): {gap}", stacklevel=2)
@@ -255,7 +255,7 @@ def track(
     n, r, N = len(plan.coordinates), len(plan.inputs), len(plan.controls)
     R = _weigh_controls(plan, control_weight)
     if np.linalg.eigvalsh(R)[0] <= 0:
-        raise InvalidInput("control_weight has to be positive: otherwise the least cost is reached by endless controls")
+        raise InvalidInput("control_weight must be positive: otherwise the controls of least cost are unbounded")
     Q = _weigh_states(plan, "state_weight", state_weight)
     S = 10.0 * Q if final_weight is None else _weigh_states(plan, "final_weight", final_weight)
     numbers = numbers | {"R": R}

@@ -149,14 +149,14 @@ def simulate(
     raises.
 
     `controls` are the inputs, constant during each step: an array with one row for each step, a function of time, taken
-    at the middle of a step, or a dict of these or of numbers by the names of inputs. The run keeps them; one that
-    continues it needs its own. `monitor=True` keeps the largest errors of energy, constraint and group over all steps,
-    saved or not, in `final.peaks`. `events` are looked for in every step and located to round-off (see `Event`);
-    `run.events` has them.
+    at the middle of a step, or a dict of these or of numbers by the names of inputs. The run stores them; a run
+    that continues it needs new ones. `monitor=True` stores the largest errors of energy, constraint and group over all
+    steps, saved or not, in `final.peaks`. `events` are detected in every step, located to round-off (see `Event`) and
+    returned in `run.events`.
 
     `tangents` is a curve of problems s -> (system, state, step) through this one at s = 0: the derivatives of all saved
-    numbers (and events) along it come back in `run.tangents`. With `directions`, s is an array of so many numbers, and
-    derivatives along all of them come back, with these in front.
+    numbers (and events) along it come back in `run.tangents`. With `directions`, s is an array of
+    this length, and the derivatives along all its entries come back, on a new first axis.
     """
     calls: list[Callable[..., Run | None]] | None = None
     alone = t_end is None and t0 is None and controls is None and progress is None and tangents is None
@@ -230,7 +230,7 @@ def ensemble(
     events: Sequence[Event] = (),
     progress: Progress | None = None,
 ) -> Run:
-    """Integrate many motions at once, with other states, parameters or controls, on all cores or a GPU.
+    """Integrate many motions at once, with different states, parameters or controls, on all cores or a GPU.
 
     The members are a list of states or systems (or both), or a state whose arrays have a leading axis. A system whose
     leaves have that axis, as `jax.vmap(model)(parameters)` makes it, needs `batched_system=True`. `controls` are those

@@ -340,7 +340,7 @@ class Run:
     def summary(self, conservation: Conservation | None = None) -> RunSummary:
         """Sum up a single run in numbers; `conservation` is its energy conservation, if that is known already."""
         if np.ndim(self.final.status):
-            raise InvalidInput("a summary is of one run; an ensemble has arrays: status, steps, final.peaks")
+            raise InvalidInput("a summary describes one run; an ensemble has arrays: status, steps, final.peaks")
         require_known("run.summary()", (self.records, self.final))
         known: dict[str, Any] = {"reason": self.reason or None, "steps": max(0, int(self.steps))}
         known |= {name: getattr(self, name) for name in ("status", "failed_at", "stopped_by", "interrupted", "backend")}

@@ -112,7 +112,7 @@ def page_with(show: dict[str, Any]) -> str:
     html = SCRIPT.sub(inline_script, html)
     main = MODULE.search(html)
     if main is None:
-        raise InvalidInput("the page has no module to start from: this installation is not whole")
+        raise InvalidInput("the page has no module to start from: this installation is incomplete")
     imports: dict[str, str] = {}
     waiting = [main[1]]
     while waiting:

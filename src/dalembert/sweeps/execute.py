@@ -322,7 +322,7 @@ class BlockSink:
 
     def dataset(self) -> xarray.Dataset:
         """The results."""
-        raise InvalidInput("the blocks went to your function: nothing was kept")
+        raise InvalidInput("the blocks went to your function: no results were stored")
 
 
 class MemorySink(BlockSink):
