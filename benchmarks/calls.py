@@ -89,6 +89,15 @@ def ours(case: Case) -> Calls:
     prepared = da.prepare(case.system, case.integrator, **options, save="final")
     g, xi = jax.tree.map(np.asarray, (case.state.g, case.state.xi))
     between = 4.5 * case.step
+    inputs = case.system.inputs or ()
+    rows, by_name = np.full((STEPS, len(inputs)), 0.1), {each.name: np.full(STEPS, 0.1) for each in inputs}
+    steered: Calls = {
+        "simulate, controls": lambda: da.simulate(case.system, case.integrator, case.state, **options, controls=rows),
+        "simulate, controls by name": lambda: da.simulate(
+            case.system, case.integrator, case.state, **options, controls=by_name
+        ),
+        "prepared, controls": lambda: prepared(case.state, None, rows),
+    }
     return {
         "simulate": lambda: da.simulate(case.system, case.integrator, case.state, **options),
         "prepared": lambda: prepared(case.state),
@@ -96,6 +105,7 @@ def ours(case: Case) -> Calls:
         **({"state by names": lambda: case.system.state(speed=2.0)} if "speed" in case.system.start_names else {}),
         "energy_error": run.energy_error,
         "at": lambda: run.at(between),
+        **(steered if inputs else {}),
         **gradients(case, xi, options),
     }
 
@@ -213,6 +223,9 @@ def measured(name: str, repeats: int) -> list[list[str]]:
     calls = ours(case) | peers(name, case)
     single = da.prepare(case.system, case.integrator, step=case.step, steps=1, save="final")
     calls["prepared, one step"] = lambda: single(case.state)
+    if "prepared, controls" in calls:
+        row = np.full((1, len(case.system.inputs)), 0.1)
+        calls["prepared, controls, one step"] = lambda: single(case.state, None, row)
     number = VEHICLES if "speed" in case.system.start_names else MEMBERS
     states = members(case, number)
     group = partial(da.ensemble, case.system, case.integrator, states, step=case.step, save_every=STEPS)
@@ -232,12 +245,16 @@ def measured(name: str, repeats: int) -> list[list[str]]:
     base = micro.get("jit of a scan")
     rows = []
     targets = {"simulate": 100.0, "state": 50.0, "state by names": 50.0, "energy_error": 50.0, "at": 50.0}
+    targets |= {"simulate, controls": 100.0, "simulate, controls by name": 100.0}
     targets |= {"gradient": 3000.0, "gradient, jit": 300.0}
     shown = {key: spent for key, spent in micro.items() if key != "ensemble" and not key.endswith("one step")}
     for key, spent in shown.items():
         text = verdict(median(spent), targets[key], at_most=True) if key in targets else f"{median(spent):.3g}"
         rows.append([f"{name}: {key}", text, "" if base is None else f"{ratio(spent, base):.2f}"])
     rows.append([f"{name}: prepared, beside its steps", verdict(median(beside), 15.0, at_most=True), ""])
+    if "prepared, controls" in calls:
+        steered = verdict(median(without_steps("prepared, controls")), 15.0, at_most=True)
+        rows.append([f"{name}: prepared, controls, beside its steps", steered, ""])
     ten = da.prepare(case.system, case.integrator, step=case.step, steps=STEPS, save="final")
     native, rest = native_share(ten, case.state, repeats)
     rows.append([f"{name}: prepared, its native code", f"{native:.3g}", ""])

@@ -317,3 +317,51 @@ def test_a_prepared_run_takes_no_function_of_time_at_a_call():
     for given in (lambda t: jnp.stack([t, t]), {system.inputs[0].name: jnp.sin}):
         with pytest.raises(da.errors.InvalidInput, match="needs a t0"):
             run(system.state(), controls=given)
+
+
+@pytest.mark.parametrize("kind", ["rows", "columns", "jax", "names", "numbers", "integers"])
+def test_a_call_that_is_made_again_reads_its_controls_as_the_first_did(kind):
+    system = da.models.unicycle(MASS, INERTIA, CENTRE)
+    start, names = system.state(xi=[0.0, 0.0, 0.0]), [each.name for each in system.inputs]
+    rows = np.random.default_rng(3).integers(-3, 4, (10, 2)).astype(float)
+    rows[:, 1] = 0.25 if kind == "numbers" else rows[:, 1]
+    given = {
+        "rows": rows.copy(),
+        "columns": np.asfortranarray(rows),
+        "jax": jnp.asarray(rows),
+        "names": dict(zip(names, rows.T, strict=True)),
+        "numbers": {names[0]: rows[:, 0], names[1]: 0.25},
+        "integers": rows.astype(int),
+    }[kind]
+    long_way = da.simulate(system, METHOD, start, step=0.1, steps=10, controls=rows, backend="xla")
+    prepared = da.prepare(system, METHOD, step=0.1, steps=10)
+    da.simulate(system, METHOD, start, step=0.1, steps=10, controls=2.0 * rows)  # the call is known from here on
+    for run in [*(da.simulate(system, METHOD, start, step=0.1, steps=10, controls=given) for _ in range(2)),
+                *(prepared(start, None, given) for _ in range(2))]:  # fmt: skip
+        np.testing.assert_array_equal(run.controls, rows)
+        np.testing.assert_allclose(run.xi, long_way.xi, rtol=0, atol=1e-14)
+    if kind == "rows":
+        given[:] = 0.0
+        np.testing.assert_array_equal(run.controls, rows)  # a run keeps what it was given
+
+
+def test_a_call_that_is_made_again_refuses_what_the_first_would():
+    start = CART.state([0.0, 0.0], [0.5, 0.2])
+
+    def drive(controls):
+        return da.simulate(CART, METHOD, start, step=0.1, steps=4, controls=controls)
+
+    for good in (np.ones(4), np.ones((4, 1)), {"motor": 1.0}):
+        drive(good)
+    bad = {
+        "row 2: motor is nan": np.array([0.0, 0.0, np.nan, 0.0]),
+        "row 1: motor is 3": np.array([[0.0], [3.0], [0.0], [0.0]]),
+        "row 0: motor is inf": {"motor": np.inf},
+        "one row a step": np.ones(3),
+        "unknown input 'moter'": {"moter": 1.0},
+        "real numbers": np.ones(4) * 1j,
+    }
+    for words, controls in bad.items():
+        with pytest.raises(da.InvalidInput, match=words):
+            drive(controls)
+    assert drive(None).controls is None

@@ -108,6 +108,7 @@ from .loop import (
     has_members,
     invalidate_unless,
     mark_failures,
+    read_rows,
     run_kernel,
     sample_controls,
     split_reals,
@@ -159,12 +160,13 @@ def simulate(
     this length, and the derivatives along all its entries come back, on a new first axis.
     """
     calls: list[Callable[..., Run | None]] | None = None
-    alone = t_end is None and t0 is None and controls is None and progress is None and tangents is None
+    alone = t_end is None and t0 is None and progress is None and tangents is None
     alone = alone and directions is None and type(events) is tuple and not events
     if alone and (type(steps), type(save_every), type(monitor), type(step)) == PLAIN_OPTIONS:
-        known_calls: Any = remember(("simulate", integrator, step, steps, save_every, monitor, backend), list)
+        steered = controls is not None
+        known_calls: Any = remember(("simulate", integrator, step, steps, save_every, monitor, backend, steered), list)
         calls = known_calls
-        if calls and (made := calls[0](system, state)):
+        if calls and (made := calls[0](system, state, controls)):
             return made
     given = state.last if isinstance(state, Run) else state
     require_arguments(system, integrator, given, step)
@@ -443,7 +445,7 @@ def arrays_of(state: Any, group: Any) -> list[Any] | None:
 
 def _run_again(
     schedule: Schedule, chain: Chain, blocks: tuple[tuple[int, int], ...], h: Any, step: float, kind: Any, group: Any,
-    shapes: tuple[Any, ...], system: Any, state: Any,
+    shapes: tuple[Any, ...], system: Any, state: Any, controls: Any,
 ) -> Run | None:  # fmt: skip
     """Return the run of a call that was checked before, whose numbers alone may be others.
 
@@ -455,8 +457,11 @@ def _run_again(
     found, t, size = words_of((system, h)), start[0].item(), state.momentum.dot(state.momentum)
     if found is None or found[0] != kind or t + step == t or not math.isfinite(t + size):
         return None
-    words = chain.run(chain.constants(found[1]), start, [], blocks, True)
-    return None if words is None else finish_run(schedule, system, h, chain, words)
+    rows = None if controls is None else read_rows(controls, schedule.steps, system.inputs)
+    if rows is None and controls is not None:
+        return None
+    words = chain.run(chain.constants(found[1]), start, [] if rows is None else [rows], blocks, True)
+    return None if words is None else finish_run(schedule, system, h, chain, words, rows)
 
 
 def _run_at_once(
@@ -493,9 +498,10 @@ def _run_at_once(
         words = chain.run(given, start, controls, blocks, True, judged=True)
         assert words is not None
     group, kind = state.group, words_of((system, h))
-    if known is not None and kind and group is not None and arrays_of(state, group):
+    plain = schedule.controls is None or (system.inputs and len(controls) == 1)
+    if known is not None and kind and group is not None and plain and arrays_of(state, group):
         known[:] = [partial(_run_again, schedule, chain, blocks, h, step, kind[0], group, shapes_of(start))]
-    return finish_run(schedule, system, h, chain, words)
+    return finish_run(schedule, system, h, chain, words, schedule.controls)
 
 
 def _run_for_gradient(schedule: Schedule, consts: Constants, state: State, varies: Any) -> Run | None:
@@ -601,9 +607,9 @@ def _run_members_at_once(schedule: Schedule, members: Members, step: Any) -> Run
     return made.finish_later(finish)
 
 
-def finish_run(schedule: Schedule, system: MechanicalSystem, h: Any, chain: Chain, words: Words) -> Run:
-    """Return the run from a state that left these words."""
-    records, held, final, well = chain.records(words), schedule.controls, None, chain.is_well(words)
+def finish_run(schedule: Schedule, system: MechanicalSystem, h: Any, chain: Chain, words: Words, held: Any) -> Run:
+    """Return the run from a state, with the controls that it held, that left these words."""
+    records, final, well = chain.records(words), None, chain.is_well(words)
     if not well:
         records, final = end_before_gaps(records, chain.carry(words), lanes=False)
         taken = max(1, int(final.steps))

@@ -88,6 +88,8 @@ def sample_controls(
     """
     if controls is None:
         return None
+    if inputs and members is None and (plain := read_rows(controls, steps, inputs)) is not None:
+        return plain
     if isinstance(controls, Mapping) and inputs:
         controls = _rows_by_name(controls, lambda: t0 + step * (jnp.arange(steps) + 0.5), steps, inputs)
     if callable(controls):
@@ -129,6 +131,43 @@ def sample_controls(
     if not is_traced(held):
         _require_bounds(held, inputs)
     return held
+
+
+def read_rows(controls: Any, steps: int, inputs: tuple[Input, ...]) -> np.ndarray[Any, Any] | None:
+    """Return a copy of controls that are plain numbers within their bounds, one row a step; None of all others.
+
+    Most calls in a loop have such: to read them takes a few microseconds. What is None here `sample_controls` reads or
+    refuses.
+    """
+    shape = (steps, len(inputs))
+    if isinstance(controls, jax.Array) and not is_traced(controls) and not on_gpu(controls):
+        controls = np.asarray(controls)
+    if type(controls) is np.ndarray and controls.ndim == shape[1] == 1:
+        controls = controls[:, None]
+    if type(controls) is dict:
+        rows, found = np.zeros(shape), 0
+        for i, each in enumerate(inputs):
+            if (value := controls.get(each.name, rows)) is not rows:
+                one_a_step = type(value) is np.ndarray and value.dtype == float and value.shape == shape[:1]
+                if not one_a_step and type(value) is not float:
+                    return None
+                rows[:, i], found = value, found + 1
+        if found != len(controls):
+            return None
+    elif type(controls) is np.ndarray and controls.dtype == float and controls.shape == shape:
+        rows = np.array(controls, order="C")
+    else:
+        return None
+    bounds = _bounds(inputs)
+    inside = np.isfinite(rows) if bounds is None else (bounds[0] <= rows) & (rows <= bounds[1])
+    return rows if inside.all() else None
+
+
+@lru_cache(maxsize=256)
+def _bounds(inputs: tuple[Input, ...]) -> tuple[Any, Any] | None:
+    """Return the least and the largest finite values of inputs; None where none has a bound."""
+    low, high, most = [each.low for each in inputs], [each.high for each in inputs], np.finfo(float).max
+    return None if np.isinf([low, high]).all() else (np.maximum(low, -most), np.minimum(high, most))
 
 
 def depends_on_time(controls: Any) -> bool:

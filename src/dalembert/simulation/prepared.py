@@ -153,13 +153,13 @@ class PreparedRun:
         """
         system, leaves = (self.system, None) if parameters is None else self._with(parameters)
         schedule = self.schedule
+        held = schedule.controls
         if controls is not None:
             _require_rows(controls)
-            rows = sample_controls(controls, 0.0, self.step, schedule.steps, system.inputs)
-            schedule = replace(schedule, controls=rows)
-        found = self._find(system, leaves, schedule, state)
+            held = sample_controls(controls, 0.0, self.step, schedule.steps, system.inputs)
+        found = self._find(system, leaves, held, state)
         if found is None:
-            return self._run_the_long_way(system, schedule, in_doubles(state))
+            return self._run_the_long_way(system, replace(schedule, controls=held), in_doubles(state))
         chain, constants, start, rows = found
         method, asked, initial = schedule.integrator, False, self.save != "final"
         if leaves is not None or "taken" not in self._known:
@@ -176,20 +176,20 @@ class PreparedRun:
         if not (well := chain.is_well(words)):
             require_state(system, state, self.step)  # its momentum too, which no program judged
         if self.save == "all":
-            return self.form(finish_run(schedule, system, np.asarray(self.step), chain, words))
+            return self.form(finish_run(schedule, system, np.asarray(self.step), chain, words, held))
         if well:
             return Saved(chain.records(words, single=not initial).values, (chain, words))
         return self._end_where_it_failed(chain.records(words), chain.carry(words))
 
     def _find(
-        self, system: MechanicalSystem, leaves: list[Any] | None, schedule: Schedule, state: State
+        self, system: MechanicalSystem, leaves: list[Any] | None, held: Any, state: State
     ) -> tuple[Chain, bytes, list[Numbers], list[Numbers]] | None:
         """Return the chain of this run with the words of its constants, its start and its controls."""
-        known, rows, start_tree = self._known.get("chain"), [], None
+        schedule, known, rows, start_tree = self.schedule, self._known.get("chain"), [], None
         if known is None or (start := arrays_of(state, known[-1])) is None:
             start, start_tree = jax.tree.flatten(state)
-        if schedule.controls is not None:
-            rows = jax.tree.leaves(schedule.controls)
+        if held is not None:
+            rows = [held] if type(held) is np.ndarray else jax.tree.leaves(held)
         given = concrete_leaves([*start, *rows] if rows else start)
         if known is not None and given is not None and shapes_of(given) == known[2][1]:
             chain, own, (tree, _), constants, _ = known
@@ -207,7 +207,7 @@ class PreparedRun:
         judge, consts = (admit_velocity, system, tuple(state[:3])), (system, np.asarray(self.step))
         kernel, method = self.kernel, schedule.integrator
         check = partial(method.ask, system, state, self.step)
-        found = find_chain(judge, *kernel, consts, state, schedule.controls, WATCH, check)
+        found = find_chain(judge, *kernel, consts, state, held, WATCH, check)
         saves = schedule.steps // schedule.save_every + 2
         if found is None or not found[0].fits(schedule.steps, saves):
             return None
