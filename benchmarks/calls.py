@@ -201,7 +201,7 @@ def repeated(call: Callable[[], Any]) -> Callable[[], float]:
 def native_share(prepared: Any, state: Any, repeats: int) -> list[float]:
     """(microseconds of the native code of a prepared run, of the rest of the call), medians by a clock on a wall."""
     prepared(state)
-    chain = prepared._find(prepared.system, None, prepared.schedule, state)[0]
+    chain = prepared._find(prepared.system, None, None, state)[0]
     play, inside, whole = chain.play, [], []
 
     def timed(*given: Any) -> None:
