@@ -225,8 +225,8 @@ def steady(
         size = min(size, off)
     held = ", ".join(f"{name} = {value:g}" for name, value in named.items())
     raise InvalidInput(
-        f"no steady motion{f' with {held}' if held else ''} was found: |xi'|, |xi''| and the constraints stay "
-        f"{size:.3g} off. Start nearer to one (near=...), give fewer names, or let inputs hold it (trim=[...])"
+        f"no steady motion{f' with {held}' if held else ''} was found: |xi'|, |xi''| and the constraints are "
+        f"{size:.3g} instead of 0. Start nearer to one (near=...), give fewer names, or free inputs (trim=[...])"
     )
 
 
