@@ -12,7 +12,7 @@ from _signal import SIGINT, default_int_handler, getsignal, signal  # `signal` i
 
 _command = (getattr(sys, "argv", None) or [""])[0]
 if os.path.basename(_command) in ("dalembert", "dalembert.exe") or (
-    _command == "-m" and {"dalembert", "dalembert.cli"} & {*sys.orig_argv}
+    _command == "-m" and "dalembert.cli" in sys.orig_argv
 ):  # the command line: `import jax` takes a second, in which Ctrl-C ends it; `cli.main` takes over from here
     _told = b"dalembert: stopped\n"
     if "--multiprocessing-fork" in sys.orig_argv:  # a worker that the command started: the command speaks for it

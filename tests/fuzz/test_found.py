@@ -164,9 +164,7 @@ def test_a_command_is_refused(case, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("module", ["jax", "typer"])
-@pytest.mark.parametrize(
-    "start", [["-m", "dalembert"], ["-m", "dalembert.cli"], ["dalembert"]], ids=["package", "module", "script"]
-)
+@pytest.mark.parametrize("start", [["-m", "dalembert.cli"], ["dalembert"]], ids=["module", "script"])
 def test_ctrl_c_while_it_loads_ends_with_130(start, module, tmp_path):
     """A package in front of the real one presses Ctrl-C as soon as it is imported."""
     (tmp_path / f"{module}.py").write_text(
