@@ -882,7 +882,7 @@ def _find_start(
     chosen = last.chosen if last is not None and alike else _first_rows(everything, order)
     if lost := [name for k, name in enumerate(loads) if k not in chosen]:
         raise InvalidInput(
-            f"in this configuration the constraints of {' and '.join(lost)} follow from the others, but in those nearby "
+            f"in this configuration the constraints of {' and '.join(lost)} follow from the others, but nearby "
             "they do not, so the motion is not determined. Remove a constraint (let one of two wheels on an axle "
             "slip sideways: omni=0.0), give the parts more freedom, or start from another configuration"
         )
