@@ -77,7 +77,7 @@ class Comparison:
     def table(self) -> tuple[list[str], list[list[str]]]:
         """The heads and the rows of the table as text, without methods that refused the system.
 
-        Where power enters, the energy column is the balance |E - E(0) - work|: E - E(0) alone is what friction took.
+        If work is done, the energy column is the balance |E - E(0) - work|: E - E(0) alone has friction's work.
         """
         energy = next((kept.title.lower() for kept in self.balances.values()), "energy error")
         heads = ["method", "step", "steps", energy, "constraint", "group", "error", "ns per step"]
@@ -140,13 +140,13 @@ def compare(
     timing: bool = True,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare methods on one problem: what each conserves, how far it is from the motion, what a step costs.
+    """Compare methods on one problem: what each conserves, how accurate it is, and what a step costs.
 
     Every method runs with every step size of `steps` from `state` to `t_end`. `error` compares with an accurate motion:
-    `taylor` at 1e-16, or SciPy's DOP853 at 1e-13 where `taylor` refuses the system or is less accurate. That motion has
-    an error of its own, estimated from further ones, and no smaller error is reported. `timing` measures the processor
-    time of a step. A method that refuses the system gets a row that says so; Ctrl-C ends the comparison and keeps what
-    is done. `progress(done, total, note)` is called before each method, which the note names.
+    `taylor` at 1e-16, or SciPy's DOP853 at 1e-13 where `taylor` refuses the system or is less accurate. The error of
+    this motion itself is estimated, and no smaller error is reported. `timing` measures the processor time of a step. A
+    method that refuses the system gets a row that says so; Ctrl-C ends the comparison and keeps the finished rows.
+    `progress(done, total, note)` is called before each method, which the note names.
     """
     if not isinstance(integrators, Mapping) or not isinstance(steps, Sequence) or not integrators or not steps:
         raise InvalidInput(

@@ -20,10 +20,10 @@ from ..simulation import Crossings, Event, Run, join_crossings, simulate
 
 
 def energy_balance(trajectory: Run) -> np.ndarray:
-    """The error of the energy balance, E(t) - E(0) - work(t), at each saved state: the energy that the method invents.
+    """The error of the energy balance, E(t) - E(0) - work(t), at each saved state: energy that only the method adds.
 
-    It holds with friction and controls too, whose work is `Run.work`, and falls with the order of the method (up to 4,
-    the order of the work).
+    `Run.work` includes the work of friction and controls. The error falls with the order of the method (up to 4, the
+    order of the work).
     """
     return np.asarray(trajectory.energy_error() - trajectory.work())
 
@@ -52,7 +52,7 @@ def drift(trajectory: Run, values: ArrayLike | None = None) -> Drift:
 
     `values` (saves,) or (members, saves) are those of another quantity that should stay constant, such as
     `momentum_map`. Members that failed are left out. Steps of variable size count as the step that the run was given.
-    An error of a few last places is told as round-off.
+    An error of a few last digits is called round-off.
     """
     members = np.atleast_2d(np.asarray(trajectory.energy() if values is None else values))
     good = np.broadcast_to(np.atleast_1d(np.asarray(trajectory.final.status)) == 0, len(members)) | (len(members) == 1)
@@ -119,8 +119,8 @@ def poincare_section(
 ) -> Crossings:
     """A Poincare section: the first `crossings` states at which the motion from `state` crosses the `event`.
 
-    The run is as long as it takes: fewer come back only if it fails, or takes `max_steps` steps. Give the event a
-    direction, or the section has both of its sides.
+    The run ends when it has them: there are fewer only if it fails, or takes `max_steps` steps. Give the event a
+    direction; otherwise the section has crossings in both directions.
     """
     crossings = positive_int("crossings", crossings)
     watched = replace(event, stop=False, name=event.name or "section")

@@ -101,7 +101,7 @@ class Mode:
 
 @dataclass(frozen=True)
 class Linearisation:
-    """The linear equations x' = A x + B du next to a steady motion, in named variables x, with eigenvalues and modes.
+    """The linear equations x' = A x + B du of small deviations x from a steady motion, with eigenvalues and modes.
 
     Symmetries and constraints are divided out. `eigenvalues` are sorted by their real parts, the largest first; where
     the system conserves the energy they are those at the energy of the steady motion (A has one more, 0, for its
@@ -191,8 +191,8 @@ def steady(
 
     `named` are the coordinates and rates that are wanted. Newton's method starts from the state `near` (of a mechanism:
     from `system.state(**named)`); xi'' must be 0 too, so a mass that passes its balance is not steady. `trim` names
-    inputs that may take any value: `steady(car, speed=10, steer=0.1, trim=["drive torque"])` says which torque holds
-    the car there.
+    inputs that may take any value: `steady(car, speed=10, steer=0.1, trim=["drive torque"])` finds the torque that
+    holds the car there.
     """
     require_instance("system", system, MechanicalSystem, "a system")
     names = [name.replace(" ", "_") for name in (*system.coordinate_names, *system.rate_names)]
@@ -225,8 +225,8 @@ def steady(
         size = min(size, off)
     held = ", ".join(f"{name} = {value:g}" for name, value in named.items())
     raise InvalidInput(
-        f"no steady motion{f' with {held}' if held else ''} was found: |xi'|, |xi''| and the constraints stay "
-        f"{size:.3g} off. Start nearer to one (near=...), give fewer names, or let inputs hold it (trim=[...])"
+        f"no steady motion{f' with {held}' if held else ''} was found: |xi'|, |xi''| and the constraints are "
+        f"{size:.3g} instead of 0. Start nearer to one (near=...), give fewer names, or free inputs (trim=[...])"
     )
 
 
@@ -445,7 +445,7 @@ def _along(system: MechanicalSystem, run: Run) -> LinearisedMotion:
 
 @dataclass(frozen=True)
 class StabilityStudy:
-    """The result of `stability`: eigenvalues of steady motions over a parameter, and the `critical` values of it."""
+    """The result of `stability`: eigenvalues of steady motions over a parameter, and its `critical` values."""
 
     over: str
     values: Array

@@ -327,9 +327,9 @@ def plan_controls(
     r"""Find the controls of least cost that bring a system to a goal.
 
     \[plan] has steps and duration; \[goal] is a configuration and a velocity, or names with their values. Tables
-    \[\[cost]] weigh squares of inputs, coordinates and rates. Without one the cost is that of the inputs, or the
-    duration if it is free. \[\[bound]] gives limits, \[\[obstacle]] discs to keep out of. Ctrl-C keeps the best plan
-    so far. Exit codes: 0 success, 1 no plan was found or it could not be saved, 2 wrong input, 130 stopped.
+    \[\[cost]] weigh squares of inputs, coordinates and rates. Without them the cost is the sum of squares of the
+    inputs, or the duration if it is free. \[\[bound]] gives limits, \[\[obstacle]] discs to avoid. Ctrl-C keeps the
+    best plan so far. Exit codes: 0 success, 1 no plan was found or it could not be saved, 2 wrong input, 130 stopped.
     """
     given = apply_settings(read_config(config), settings or ())
     if "plan" not in given:

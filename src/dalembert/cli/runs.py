@@ -735,7 +735,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="The folder for the figures.")] = Path("out"),
     as_json: shell.JsonOption = False,
 ) -> None:
-    """Run three systems, each with a geometric method and with Runge-Kutta at the same step: a table, and figures."""
+    """Run three systems, each by a geometric method and by Runge-Kutta with the same step: a table and figures."""
     shell.make_folder(out)
     rows: list[dict[str, Any]] = []
     figures = []
@@ -782,7 +782,7 @@ def studio(
 ) -> None:
     """Show motions in the browser: choose a system and a method, move a slider, and see what is conserved.
 
-    The page is served on this machine only and runs no code but that of dalembert. Ctrl-C ends it.
+    Only this machine can open the page, unless --host says otherwise. Ctrl-C ends it.
     """
     given = _studio_input(file, max_steps, max_seconds)
     if story is not None:

@@ -173,7 +173,7 @@ def sweep(
 ) -> None:
     r"""Run a configuration once for every combination of the values in its section \[sweep].
 
-    A member that fails does not end the sweep: `status` and `failed_step` in the store say which failed. After Ctrl-C
+    If a run fails, the sweep continues: `status` and `failed_step` in the store say which runs failed. After Ctrl-C,
     --resume completes the store. Exit codes: 0 success, 1 the store could not be written or the cluster is lost,
     2 wrong input, 130 stopped.
     """
@@ -275,7 +275,7 @@ def reproduce(
     picture: Annotated[list[str] | None, typer.Option("--format", metavar="pdf|svg", help=FORMAT_HELP)] = None,
     as_json: shell.JsonOption = False,
 ) -> None:
-    """Reproduce figures and tables of the papers: a picture, its data, and a page on differences from the print.
+    """Reproduce figures and tables of the papers: writes a picture, its data, and how it differs from the print.
 
     After Ctrl-C the finished ones are kept.
     """

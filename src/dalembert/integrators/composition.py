@@ -308,7 +308,7 @@ class Adaptive(Integrator):
         if not (np.isfinite(pace) and pace > 0.0):
             raise InvalidInput(
                 f"the pace {self.pace!r} is {pace} at the initial state; allowed: a positive number. Of the named ones "
-                '"speed" needs a motion, "acceleration" one that bends, "potential-gradient" a potential, '
+                '"speed" needs a velocity, "acceleration" an acceleration, "potential-gradient" a potential, '
                 '"arclength" any of these'
             )
 

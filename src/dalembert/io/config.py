@@ -368,8 +368,8 @@ def parse_job(
             raise InvalidInput("[run] needs exactly one of steps and t_end")
         if run.get("backend") == "cuda" and not has_gpu():
             raise InvalidInput(
-                "backend in [run] is cuda, but there is no GPU that answers through CuPy: pip install "
-                "'dalembert[cuda]' on a machine with one, or leave it out: auto takes what there is"
+                "backend in [run] is cuda, but there is no GPU that answers through CuPy. On a machine with one: "
+                "pip install 'dalembert[cuda]'; otherwise leave backend out: auto uses what there is"
             )
     with nullcontext() if file is None else locate_errors(file):
         with _name_section("initial"):

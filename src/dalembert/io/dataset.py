@@ -533,11 +533,11 @@ def load_run(
 ) -> Run:
     """Load a run from a file; it equals the one that was saved.
 
-    A file holds no code: a system of your own (or a method with functions of your own) has to be given again, as it is
-    or as a function that makes it, which is called with the parameters of [system] that the file holds, if it takes
-    them. It must have the energy, momentum and acceleration of the run at its saved states, or it is refused. A damaged
-    file is refused, and what is damaged is named. With `unchecked=True` a file is read as it is, with any system, and
-    `note` tells of damage.
+    A file contains no code: give a system of your own (or a method with functions of your own) again, or a function
+    that makes the system. It is called with the parameters of [system] in the file, if it takes them. The system must
+    have the energy, momentum and acceleration of the run at its saved states, or it is refused. A damaged file is
+    refused, and the message names the damaged part. With `unchecked=True` a file is read as it is, with any system,
+    and `note` says what is damaged.
     """
     if not isinstance(path, str | Path):
         raise InvalidInput(f"path is {path!r}; allowed: the name of a file")

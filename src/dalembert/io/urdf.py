@@ -78,8 +78,8 @@ def read_urdf(
     or, where the file has none, all with an effort above 0. `drawing` goes to `Mechanism` (gravity, slope, ground,
     any_size).
 
-    What the file says and a mechanism cannot do is in `mechanism.unread`, a sentence each, and a warning shows it. The
-    mechanism is an ordinary one: springs, skates and more can be added before `system()`.
+    What a mechanism cannot represent of the file is listed in `mechanism.unread`, in sentences, and a warning shows it.
+    The mechanism is an ordinary one: you can add springs, skates and more before `system()`.
     """
     require_name("base", base, ("free", "planar", "fixed"))
     file = Path(path)

@@ -882,9 +882,9 @@ def _find_start(
     chosen = last.chosen if last is not None and alike else _first_rows(everything, order)
     if lost := [name for k, name in enumerate(loads) if k not in chosen]:
         raise InvalidInput(
-            f"in this configuration the constraints of {' and '.join(lost)} follow from the others, and next to it "
-            "they do not: no motion is determined there. Leave out what is too much (of two wheels on one axle one may "
-            "hold no side force: omni=0.0), give the parts the freedom that they have, or start elsewhere"
+            f"in this configuration the constraints of {' and '.join(lost)} follow from the others, but nearby "
+            "they do not, so the motion is not determined. Remove a constraint (let one of two wheels on an axle "
+            "slip sideways: omni=0.0), give the parts more freedom, or start from another configuration"
         )
     return Start(g, count, everything, chosen, np.linalg.inv(everything[chosen]))
 

@@ -153,7 +153,7 @@ def register(
     """Name the model that a function builds: `@register("skate", example={}, initial={"velocity": [1.0, 0.5, 0.0]})`.
 
     The arguments are those of `Model`. Without a title the name is taken, without a why the docstring, without a method
-    Lagrange-d'Alembert. `del MODELS[name]` takes the model away again.
+    Lagrange-d'Alembert. `del MODELS[name]` removes the model.
     """
 
     def add(build: Build) -> Build:

@@ -636,7 +636,7 @@ class Fit(Estimate):
     def plot(self, path: str | Path | None = None, *, experiment: int = 0) -> Figure:
         """Draw data and fitted motion over time, and the residuals in standard deviations; `path` saves the figure.
 
-        Configurations are shown as log g. Of several experiments it is one, which the title tells.
+        Configurations are shown as log g. If there are several experiments, `experiment` says which one is drawn.
         """
         part, run = self.problem.parts[experiment], self.run(experiment)
         form, system = part.shots.form, self.system(experiment)
@@ -654,7 +654,7 @@ class Fit(Estimate):
 
 
 class Fits(Sequence[Fit]):
-    """Fits that were made side by side. Each is made from the arrays when it is asked for."""
+    """The results of many separate fits: arrays with one row for each fit; `fits[k]` is one `Fit`."""
 
     def __init__(self, made: list[Callable[[], Fit]]) -> None:
         self._made = made
@@ -712,15 +712,15 @@ def fit(
     `model` is a function of parameters by name, model(a=..., mass=...) -> system, or a system whose own numbers are
     estimated, by their paths. `experiments` are one `Experiment`, or a list that is fitted together: the result is a
     `Fit`. A list of such lists gives many fits, made side by side where they are alike, as `Fits`. `unknowns` are first
-    guesses by name: numbers, arrays, or `Unknown`s with bounds and priors; for parts of an initial state, such as
-    "velocity.w", None takes the value in the experiment.
+    guesses by name: numbers, arrays, or `Unknown`s with bounds and priors. For parts of an initial state, such as
+    "velocity.w", None stands for the value in the experiment.
 
     `search` is "levenberg-marquardt" (a trust region) or "gauss-newton" (shorter steps where chi^2 would rise). `loss`
-    is "linear" (least squares), or "huber", "soft-l1" or "cauchy", for which residuals beyond `threshold` standard
-    deviations count less. `shots` cuts a motion into this many pieces with unknown states between, which the result
-    joins (multiple shooting, Bock 1983): for motions so unstable that a run from the guess loses the data. There
-    "levenberg-marquardt" only prepares "gauss-newton". After a run that fails the next step is shorter. Ctrl-C returns
-    the best fit so far.
+    is "linear" (least squares), or "huber", "soft-l1" or "cauchy", which give less weight to residuals beyond
+    `threshold` standard deviations. `shots`, for unstable motions, cuts a motion into this many pieces with unknown
+    initial states, which join in the result (multiple shooting, Bock 1983); "levenberg-marquardt" then only prepares
+    "gauss-newton". If a run fails during the search, the next step of the search is shorter. Ctrl-C returns the best
+    fit so far.
     """
     checks.require_instance("method", integrator, Integrator, "a method")
     if integrator.variable_step:

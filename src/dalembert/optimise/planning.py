@@ -271,14 +271,14 @@ def _number(words: str, function: Any, *arguments: Any) -> Array:
 # -- what the user gives and gets --------------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan:
-    """The result of `plan`: controls of least cost, the motion that they make, and the multipliers that prove it.
+    """The result of `plan`: the controls of least cost, the motion under them, and the multipliers.
 
     `controls` (steps, inputs) has one row for each step, and `states` the steps + 1 states. `status` is "optimal",
-    "feasible" where the goal is reached but the cost is not shown to be least, or says why the search stopped. `error`
-    is the residual of the first-order conditions; `strict` says whether the second-order conditions are known to hold
-    strictly, so that it is a local minimum. `costates` (steps, dim) are the adjoint variables of the steps, in the
-    `coordinates`; `goal_multipliers` belong to the rows of the goal, `bound_multipliers` (steps, rows) to bounds and
-    `path`.
+    "feasible" if the goal is reached but the cost is not shown to be least, or says why the search stopped. `error`
+    is the residual of the first-order conditions; `strict` says whether the second-order conditions are shown to hold
+    strictly, so that the plan is a local minimum. `costates` (steps, dim) are the adjoint variables of the steps, in
+    the `coordinates`; `goal_multipliers` belong to the rows of the goal, `bound_multipliers` (steps, rows) to bounds
+    and `path`.
     """
 
     system: MechanicalSystem
@@ -303,16 +303,16 @@ class Plan:
 
     @cached_property
     def reason(self) -> str:
-        """Why there is no plan, or none of least cost, and what to do; what an optimal one breaks between its steps.
+        """Why there is no plan, or none of least cost, and what to do; limits that the motion violates between steps.
 
-        It may try the same without bounds to know it.
+        To find out, it may solve the problem again without bounds.
         """
         words = "" if self.status == "optimal" else self.explain()
         return ". ".join(part for part in (words, self.crossing if self.status in REACHED else "") if part)
 
     @cached_property
     def crossing(self) -> str:
-        """Where `path` or a bound of the motion is broken between two steps, in words; at the steps they hold."""
+        """Where the motion violates `path` or a bound between two steps, in words; at the steps they hold."""
         (discrete, numbers, nodes), u = self.problem, self.controls
         if discrete.path is None and not any(discrete.watched):
             return ""
@@ -365,7 +365,7 @@ class Plan:
         return plot_controlled({"plan": self}, {"plan": self.controls}, inputs, path)
 
     def check(self) -> Plan:
-        """Return the plan itself, or raise `NumericalFailure` if it is not optimal; warn of what it crosses."""
+        """Return the plan itself, or raise `NumericalFailure` if it is not optimal; warn of a `crossing`."""
         if self.status != "optimal":
             words = "a plan was found that is not optimal" if self.status == "feasible" else "no plan was found"
             raise NumericalFailure(f"{words}: {self.reason}")
@@ -375,7 +375,7 @@ class Plan:
 
     @cached_property
     def run(self) -> Trajectory:
-        """Simulate the plan: its motion as an ordinary run with these controls; raise why, if there is no such run."""
+        """The motion of the plan as an ordinary run with its controls; if there is none, an error says why."""
         if self.kinematic:
             raise InvalidInput("a kinematic plan has velocities as its controls, and no run: see plan.states")
         options: Any = {"step": self.step, "steps": len(self.controls), "controls": self.controls}
@@ -468,8 +468,8 @@ def plan(
 
     method      the method whose steps the plan takes: None is LagrangeDAlembert(). It must be able to begin at any
                 state, and must not choose its own step
-    start       a state, or several (a list, or a state whose arrays have one more axis in front): then plans are made
-                side by side, and `Plans` come back; `goal` is one for all, or a list of as many
+    start       a state. For many plans at once, a list of states, or a state whose arrays have one more axis in front:
+                `plan` then returns `Plans`; `goal` is one for all, or a list of the same length
     goal        a state, a configuration, a function (t, g, xi) -> numbers that are zero at the goal, or names with
                 values, {"x": 1, "theta": 0}, of coordinates and rates: the others are free. `start` may be given by
                 names too: rates that it does not name are 0
@@ -477,11 +477,11 @@ def plan(
     cost        (t, g, xi, u) -> rate of the running cost, integrated by the trapezoidal rule; `final_cost`: (t, g, xi)
     path        (t, g, xi, u) -> numbers that must not be negative after any step: obstacles, tip-over, loads
     bounds      {name: (low, high)} of inputs, coordinates and rates; inputs have their own bounds anyway
-    kinematic   plan velocities instead of forces: the controls are the components of xi in D; any start will do
+    kinematic   plan velocities instead of forces: the controls are the components of xi in D; any start is possible
     free_start  names of what is free at the start, `free_goal` at the goal: of `coordinates`, "configuration" or
                 "velocity"; `periodic`: what ends as it began
     guess       a Plan of any number of steps, or controls (steps, inputs) with the motion that they make
-    starts      how many first guesses are tried: the best plan wins; where one fails, up to eight coarse ones are tried
+    starts      how many first guesses to try (the best plan is returned); if one fails, up to eight coarse ones follow
     backend     "llvm" or "cuda"; "auto" takes a GPU, if there is one, for many plans
     solver      "ipopt" (with cyipopt), or a function of a `NonlinearProgram` -> (z, multipliers) as cyipopt's
                 solve gives them; None is our own

@@ -249,7 +249,7 @@ class NonlinearProgram:
 
     # -- the answer ----------------------------------------------------------------------------------------------------
     def solution(self, z: Numbers, info: Mapping[str, Any], discrete: Any, consts: Any) -> Solution:
-        """What another solver found, as our own judges it: residual, second-order condition, feedback."""
+        """Check what another solver found: compute its residual, second-order condition and feedback."""
         x, u = self.split(z)
         given, below, above = (np.asarray(info[key], float) for key in MULTIPLIERS)
         costate, dual, nu, end_dual = self._cut(given)

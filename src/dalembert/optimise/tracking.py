@@ -237,11 +237,11 @@ def track(
     It minimises the sum of e.Q e + v.R v over the steps: e are the coordinates of the error in the order of
     `plan.coordinates`, v the change of the controls. The weights Q (`state_weight`) and R (`control_weight`) are names
     with numbers, {"x": 10, "heading": 5}, a number, one for each component, or a matrix. Coordinates and rates that
-    are not named weigh nothing. Inputs that are not named weigh 0.1/(largest control)^2, the largest that the bounds
-    allow, else that the plan has. A number gives no weight to the angles of a mechanism's wheels and
-    rotors, nor to rates of wheels that roll, which follow from the motion of the bodies. `final_weight` is Q at the end
-    (default: ten times `state_weight`). With `horizon` = H every step plans the next H steps anew, by this number of
-    `iterations`.
+    are not named have the weight 0. Inputs that are not named have the weight 0.1/(largest control)^2, the largest
+    that the bounds allow, or without bounds the largest of the plan. A single number gives no weight to the angles of
+    a mechanism's wheels and rotors, nor to rates of rolling wheels, which follow from the motion of the bodies.
+    `final_weight` is Q at the end (default: ten times `state_weight`). With `horizon` = H, every step plans the next H
+    steps again, by this number of `iterations`.
     """
     require_instance("plan", plan, Plan, "a Plan, as da.plan makes it")
     if plan.kinematic:

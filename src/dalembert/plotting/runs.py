@@ -564,7 +564,7 @@ def plot_trajectory(
 ) -> Figure:
     """Plot one run: its motion, energy error and distance from the constraint; `path` saves the figure.
 
-    Panels stand below each other where the `width`, in inches, is that of a column; `panels` chooses them.
+    If the `width`, in inches, is that of a column, panels are stacked; `panels` selects them.
     """
     title, group = name or trajectory.system.title, typeset(str(trajectory.system.group))
     nameless = title in (type(trajectory.system).__name__, type(without_forces(trajectory.system)).__name__)

@@ -146,18 +146,18 @@ def simulate(
     """Integrate one motion from a state, or continue a run, and return it as a `Trajectory`.
 
     It takes `steps` steps of size `step` (negative: backwards in time), or goes to the last state at or before `t_end`,
-    and saves every `save_every`-th state and the last. A run that fails raises nothing: `status` says so, and `check()`
-    raises.
+    and saves every `save_every`-th state and the last. A run that fails raises no error: its `status` is "failed", and
+    `check()` raises.
 
-    `controls` are the inputs, constant during each step: an array with one row for each step, a function of time, taken
-    at the middle of a step, or a dict of these or of numbers by the names of inputs. The run stores them; a run
-    that continues it needs new ones. `monitor=True` stores the largest errors of energy, constraint and group over all
-    steps, saved or not, in `final.peaks`. `events` are detected in every step, located to round-off (see `Event`) and
-    returned in `run.events`.
+    `controls` are the inputs, constant during each step: an array with one row for each step, a function of time, which
+    is evaluated at the middle of each step, or a dict of these or of numbers by the names of inputs. The run stores
+    them; a run that continues it needs new ones. `monitor=True` stores the largest errors of energy, constraint and
+    group over all steps, saved or not, in `final.peaks`. `events` are detected in every step, located to round-off (see
+    `Event`) and returned in `run.events`.
 
-    `tangents` is a curve of problems s -> (system, state, step) through this one at s = 0: the derivatives of all saved
-    numbers (and events) along it come back in `run.tangents`. With `directions`, s is an array of
-    this length, and the derivatives along all its entries come back, on a new first axis.
+    `tangents` is a function s -> (system, state, step), which at s = 0 gives those of this run: the derivatives of all
+    saved numbers (and events) with respect to s are in `run.tangents`. With `directions`, s is an array of this
+    length, and there are derivatives with respect to each of its entries, on a new first axis.
     """
     calls: list[Callable[..., Run | None]] | None = None
     alone = t_end is None and t0 is None and progress is None and tangents is None
@@ -238,9 +238,9 @@ def ensemble(
     leaves have that axis, as `jax.vmap(model)(parameters)` makes it, needs `batched_system=True`. `controls` are those
     of `simulate`, the same for all, or an array (members, steps, inputs). The result has arrays (members, saves, ...).
 
-    A member that fails stays at its last good state, one that an event stops stays at the event, and one with variable
-    steps at its last state before `t_end`, while the others go on. Arrays on a GPU, of JAX or CuPy, stay there, and so
-    do the results.
+    A member that fails keeps its last good state, one that an event stops keeps the state at the event, and one with
+    variable steps its last state before `t_end`, while the others continue. Arrays on a GPU, of JAX or CuPy, stay
+    there, and so do the results.
     """
     first, begin = (each[0] if isinstance(each, list) and each else each for each in (system, state))
     require_arguments(first, integrator, begin, step)

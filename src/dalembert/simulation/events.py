@@ -106,10 +106,10 @@ class Event:
     `direction` 1 only upward crossings count, with -1 downward ones, with 0 both. `stop=True` ends the run there (in an
     ensemble: that member).
 
-    Only a change of sign between the ends of a step is seen: not a touch, not two crossings within a step
+    Only a change of sign between the ends of a step is detected: not a touch, not two crossings within a step
     (`Crossings.suspects` counts steps where these are likely); a zero at the start does not count. Inside `jax.grad`
-    times and states at crossings have derivatives; under `jit` and `vmap` only those of events that stop a run, with
-    one row that is NaN where none does.
+    times and states at crossings have derivatives. Under `jit` and `vmap` only events that stop a run have them: one
+    row, which is NaN if the event does not happen.
     """
 
     function: Callable[..., Array]

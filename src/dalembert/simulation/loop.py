@@ -114,7 +114,7 @@ def sample_controls(
     if not inputs:
         raise InvalidInput(
             "controls are given, but the system has no inputs: its force does not read u, as far as tracing shows (say "
-            "what it reads with System(..., inputs=...)), or a policy steers it"
+            "what it reads with System(..., inputs=...)), or a feedback sets them"
         )
     if not isinstance(held, np.ndarray | jax.Array):
         raise InvalidInput(

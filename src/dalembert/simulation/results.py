@@ -127,7 +127,7 @@ def join_crossings(first: Mapping[str, Crossings], second: Mapping[str, Crossing
 
 @dataclass(frozen=True)
 class RunSummary:
-    """How one run went, in numbers: status, steps, largest errors; None where there is no finite number.
+    """A run in numbers: status, steps, largest errors; None where there is no finite number.
 
     The largest errors are over all steps if the run was monitored, else over its saved states.
     """
@@ -162,7 +162,7 @@ class RunSummary:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a run leaves: the saved states as arrays, how it ended, and how well it conserved energy and constraint."""
+    """The result of a run: the saved states as arrays, how it ended, and how well it conserved the energy."""
 
     system: MechanicalSystem
     integrator: Integrator
@@ -266,7 +266,7 @@ class Run:
 
     @property
     def failed_at(self) -> Any:
-        """After how many good steps the run failed (-1: at the start), or None; of an ensemble an array, -2: not."""
+        """After how many good steps the run failed (-1: at the start), or None; for ensembles an array (-2: not)."""
         require_known("run.failed_at", (self.final.status, self.final.steps), OUTSIDE)
         codes, counts = np.asarray(self.final.status), np.asarray(self.final.steps).astype(int)
         if codes.ndim:
@@ -306,7 +306,7 @@ class Run:
     def check(self) -> Self:
         """Return the run itself, or raise `NumericalFailure` with step and reason if it (or any member) failed.
 
-        Of a run that Ctrl-C ended it raises `KeyboardInterrupt`: a program that asks for whole runs stops there. It
+        If Ctrl-C ended the run, it raises `KeyboardInterrupt`, so that a program that needs whole runs stops. It
         also raises if a method that does not enforce holonomic constraints let |phi| grow beyond
         `MAX_HOLONOMIC_RESIDUAL`.
         """

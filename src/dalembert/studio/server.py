@@ -714,7 +714,7 @@ def open_system(
     method   the name of a method, or {"name": ..., options}
     units    {name: unit} and `ranges` {name: (low, high)} of the numbers of a system, which are sliders; a function
              says them itself, as in `mass: Annotated[float, "kg", (0.5, 3.0)] = 1.0`
-    wait     serve until Ctrl-C; without it a script does, and a notebook or a prompt goes on, with `.close()` to end it
+    wait     serve until Ctrl-C (default in a script), or return at once (in a notebook or prompt; `.close()` ends it)
     """
     about = {"initial": initial, "method": method, "step": step, "steps": steps}
     server = open_studio("127.0.0.1", port, input_of_system(system, units, ranges, **about))

@@ -102,7 +102,7 @@ def sweep(
     progress: SweepProgress | None = None,
     folder: str | Path = ".",
 ) -> SweepResult:
-    """Run a grid of runs over any numbers of a configuration, on all cores, a GPU or a cluster.
+    """Run a configuration for a grid of values of any of its numbers, on all cores, a GPU or a cluster.
 
     `config` is a TOML file, or nested mappings with its sections; [sweep] says what varies. `out` is a Zarr store that
     grows block by block and survives a crash (`resume` finishes it), or a function that is given (block, arrays); None:
