@@ -460,3 +460,20 @@ def test_data_that_jump_by_a_turn_are_said_to_be_a_wrapped_angle(recwarn):
         assert abs(found.values[0] - 1.0) < 1e-6 and not recwarn
     with pytest.warns(UserWarning, match=r"data of 'q1' jump by 6.*give angles=\['q1'\], or unwrap"):
         fit(wheel, METHOD, Experiment(run.t, {"q1": turned % (2 * np.pi)}, start, 0.01), {"": 1.1}, step=0.05)
+
+
+def test_controls_by_name_are_those_of_a_run():
+    def cart(mass):
+        push = lambda t, q, v, u, p: u[:1] + 2 * u[1:]
+        return da.System(da.Euclidean(1), lambda t, q, v, p: 0.5 * p * v @ v, force=push, parameters=mass,
+                         inputs=[da.Input("left motor"), da.Input("right motor")])  # fmt: skip
+
+    state, named = cart(1.0).state([0.0], [0.0]), {"left_motor": np.linspace(0, 1, 60), "right motor": jnp.sin}
+    run = da.simulate(cart(1.7), da.Leapfrog(), state, step=0.05, steps=60, controls=named).check()
+    film = lambda u: Experiment(run.t[:51:5], {"q1": run.g[:51:5, 0]}, state, 0.01, controls=u)
+    found = da.fit(cart, da.Leapfrog(), film(named), {"mass": 1.0}, step=0.05)
+    assert abs(found["mass"] - 1.7) < 1e-6
+    with pytest.raises(da.errors.InvalidInput, match=r"after 10 steps of 0\.05, as many as controls"):
+        da.fit(cart, da.Leapfrog(), film({"left motor": np.ones(10)}), {"mass": 1.0}, step=0.05)
+    with pytest.raises(da.errors.InvalidInput, match="the control of left motor"):
+        film({"left motor": np.full(60, np.nan)})

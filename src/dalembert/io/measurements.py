@@ -74,7 +74,10 @@ class Experiment:
             object.__setattr__(self, key, tuple(names))
         for name in self.angles:
             require_name("measurement", name, tuple(self.measured))
-        if self.controls is not None and not callable(self.controls):
+        if isinstance(self.controls, Mapping):
+            held = {k: u if callable(u) else finite_reals(f"the control of {k}", u) for k, u in self.controls.items()}
+            object.__setattr__(self, "controls", held)
+        elif self.controls is not None and not callable(self.controls):
             rows = finite_reals("controls", self.controls)
             if not rows.ndim:
                 raise InvalidInput(f"controls are {show(self.controls)}; allowed: a row a step, or a function of time")
@@ -109,7 +112,8 @@ def kind_of_experiment(given: Experiment) -> Any:
     errors = [(name, fixed(each, 2)) for name, each in table.items()]
     errors += [(name, fixed(each, 3)) for name, each in given.covariances.items()]
     seen = [(name, unify(each)) for name, each in given.observables.items()]
-    pushed = given.controls if callable(given.controls) else np.shape(given.controls)
+    pushed: Any = given.controls if callable(given.controls) else np.shape(given.controls)
+    pushed = id(given.controls) if isinstance(given.controls, Mapping) else pushed
     names = (given.name, *given.measured, *given.angles, *given.free)
     return len(given.times), names, tuple(errors), tuple(seen), given.controls is None, pushed
 
