@@ -1,6 +1,7 @@
 """What `fit` does with priors, bounds, outliers, failures and misuse; the command."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -447,6 +448,26 @@ def test_unnamed_coordinates_are_measured_as_plans_name_them():
     assert find_angles(data, plain) == {"theta"}
     found = fit(plain, METHOD, data, {"velocity.w": None, "velocity.v1": None}, step=0.05)
     assert found["velocity.w"] == pytest.approx(2.0, abs=0.01) and found["velocity.v1"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_rotations_that_are_fitted_entry_by_entry_are_told(recwarn):
+    """Nine entries of a rotation have three degrees of freedom: errors are too small by the root of two."""
+    body = lambda first: da.models.rigid_body(jnp.diag(jnp.stack([jnp.asarray(first), 2.0, 3.0])))
+    start, rng = body(1.0).state(xi=[0.3, 1.0, 0.4]), np.random.default_rng(3)
+    run = da.simulate(body(1.0), METHOD, start, step=0.05, steps=40)
+    turned = [g @ body(1.0).group.exp(0.02 * rng.standard_normal(3)) for g in run.g]
+
+    def estimate(name, data, **options):
+        data = Experiment(run.t, {name: np.array(data)}, start, 0.02, **options)
+        return fit(body, METHOD, data, {"first": 1.1}, step=0.05)
+
+    square = lambda system, state: jnp.outer(state.xi, state.xi)
+    right = estimate("configuration", turned)
+    estimate("square", [np.outer(xi, xi) for xi in run.xi], observables={"square": square})
+    assert not recwarn.list  # a matrix, but no rotation
+    with pytest.warns(UserWarning, match="'attitude' look like rotations, .* 9 independent numbers: standard errors"):
+        loose = estimate("attitude", turned, observables={"attitude": lambda system, state: state.g})
+    assert right.errors[0] / loose.errors[0] == pytest.approx(math.sqrt(2.0), rel=0.05)
 
 
 def test_data_that_jump_by_a_turn_are_said_to_be_a_wrapped_angle(recwarn):
