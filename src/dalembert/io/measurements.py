@@ -178,12 +178,13 @@ def warn_of_turns(given: Experiment, angles: Collection[str]) -> None:
     """Say that data look like a wrapped angle that is not compared up to turns, or like rotations, entry by entry."""
     for name in given.measured.keys() - {*angles, *STARTS}:
         each = np.asarray(given.measured[name], float)
-        if each.shape[1:] in ((2, 2), (3, 3)) and (whole := each[np.isfinite(each).all(axis=(1, 2))]).size:
-            if np.abs(np.swapaxes(whole, 1, 2) @ whole - np.eye(each.shape[1])).max() < ROTATION_TOLERANCE:
-                words = f"the data of {name!r} look like rotations, but are fitted as {each[0].size} independent numbers:"
-                way = 'as "configuration" (NaN where a factor was not measured) rotations are compared as rotations'
-                warnings.warn(f"{words} standard errors come out too small. Given {way}", stacklevel=5)
-        for values in np.asarray(given.measured[name], float).reshape(len(given.times), -1).T:
+        square = each[np.isfinite(each).all(axis=(1, 2))] if each.shape[1:] in ((2, 2), (3, 3)) else each[:0]
+        off = np.abs(np.swapaxes(square, 1, -1) @ square - np.eye(each.shape[-1])) if len(square) else np.inf
+        if np.max(off) < ROTATION_TOLERANCE:
+            words = f"the data of {name!r} look like rotations, but are fitted as {each[0].size} independent numbers:"
+            way = 'as "configuration" (NaN where a factor was not measured) rotations are compared as rotations'
+            warnings.warn(f"{words} standard errors come out too small. Given {way}", stacklevel=5)
+        for values in each.reshape(len(given.times), -1).T:
             values = values[np.isfinite(values)]
             jump = np.abs(np.diff(values)).max(initial=0.0)
             if jump > math.tau - 1.0 and np.ptp(values) < math.tau + 0.1:
