@@ -351,7 +351,7 @@ def test_names_that_do_not_fit_are_refused(initial, words):
 
 
 def test_other_systems_have_no_names():
-    with pytest.raises(UnknownName, match="configuration, momentum, velocity"):
+    with pytest.raises(UnknownName, match="configuration, momentum, project, velocity"):
         parse(named(speed=1.0) | {"system": {"name": "unicycle"}})
 
 

@@ -1,6 +1,7 @@
 """What `fit` does with priors, bounds, outliers, failures and misuse; the command."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -449,6 +450,26 @@ def test_unnamed_coordinates_are_measured_as_plans_name_them():
     assert found["velocity.w"] == pytest.approx(2.0, abs=0.01) and found["velocity.v1"] == pytest.approx(0.5, abs=0.01)
 
 
+def test_rotations_that_are_fitted_entry_by_entry_are_told(recwarn):
+    """Nine entries of a rotation have three degrees of freedom: errors are too small by the root of two."""
+    body = lambda first: da.models.rigid_body(jnp.diag(jnp.stack([jnp.asarray(first), 2.0, 3.0])))
+    start, rng = body(1.0).state(xi=[0.3, 1.0, 0.4]), np.random.default_rng(3)
+    run = da.simulate(body(1.0), METHOD, start, step=0.05, steps=40)
+    turned = [g @ body(1.0).group.exp(0.02 * rng.standard_normal(3)) for g in run.g]
+
+    def estimate(name, data, **options):
+        data = Experiment(run.t, {name: np.array(data)}, start, 0.02, **options)
+        return fit(body, METHOD, data, {"first": 1.1}, step=0.05)
+
+    square = lambda system, state: jnp.outer(state.xi, state.xi)
+    right = estimate("configuration", turned)
+    estimate("square", [np.outer(xi, xi) for xi in run.xi], observables={"square": square})
+    assert not recwarn.list  # a matrix, but no rotation
+    with pytest.warns(UserWarning, match="'attitude' look like rotations, .* 9 independent numbers: standard errors"):
+        loose = estimate("attitude", turned, observables={"attitude": lambda system, state: state.g})
+    assert right.errors[0] / loose.errors[0] == pytest.approx(math.sqrt(2.0), rel=0.05)
+
+
 def test_data_that_jump_by_a_turn_are_said_to_be_a_wrapped_angle(recwarn):
     """A hinge counts its turns; an encoder that does not is told by its jumps. Other data may be as far apart."""
     wheel = da.System(da.Euclidean(1), lambda t, q, v, p: 0.5 * p * v @ v - 0.1 * q[0], parameters=jnp.array(1.0))
@@ -460,3 +481,20 @@ def test_data_that_jump_by_a_turn_are_said_to_be_a_wrapped_angle(recwarn):
         assert abs(found.values[0] - 1.0) < 1e-6 and not recwarn
     with pytest.warns(UserWarning, match=r"data of 'q1' jump by 6.*give angles=\['q1'\], or unwrap"):
         fit(wheel, METHOD, Experiment(run.t, {"q1": turned % (2 * np.pi)}, start, 0.01), {"": 1.1}, step=0.05)
+
+
+def test_controls_by_name_are_those_of_a_run():
+    def cart(mass):
+        push = lambda t, q, v, u, p: u[:1] + 2 * u[1:]
+        return da.System(da.Euclidean(1), lambda t, q, v, p: 0.5 * p * v @ v, force=push, parameters=mass,
+                         inputs=[da.Input("left motor"), da.Input("right motor")])  # fmt: skip
+
+    state, named = cart(1.0).state([0.0], [0.0]), {"left_motor": np.linspace(0, 1, 60), "right motor": jnp.sin}
+    run = da.simulate(cart(1.7), da.Leapfrog(), state, step=0.05, steps=60, controls=named).check()
+    film = lambda u: Experiment(run.t[:51:5], {"q1": run.g[:51:5, 0]}, state, 0.01, controls=u)
+    found = da.fit(cart, da.Leapfrog(), film(named), {"mass": 1.0}, step=0.05)
+    assert abs(found["mass"] - 1.7) < 1e-6
+    with pytest.raises(da.errors.InvalidInput, match=r"after 10 steps of 0\.05, as many as controls"):
+        da.fit(cart, da.Leapfrog(), film({"left motor": np.ones(10)}), {"mass": 1.0}, step=0.05)
+    with pytest.raises(da.errors.InvalidInput, match="the control of left motor"):
+        film({"left motor": np.full(60, np.nan)})

@@ -192,3 +192,19 @@ def test_a_plan_calls_coordinates_of_an_error_by_what_they_are():
     options = {"steps": 4, "duration": 1.0, "cost": lambda t, g, xi, u: u @ u}
     with pytest.raises(da.InvalidInput, match=known):
         plan(puck, start=puck.state(), goal=puck.state(x=0.1), free_goal=["x"], **options)
+
+
+def test_the_angle_of_a_wheel_is_free_by_its_name():
+    """On a product, the coordinate of a wheel is that along its rate; the message says which names are coordinates."""
+    names = {"coordinates": ["heading", "x", "y", "wheel"], "velocities": ["turn", "speed", "slip", "spin"]}
+    body = da.System(
+        da.Product([da.SE2(), da.SO2()]), lambda t, g, xi, p: 0.5 * xi @ xi, names=names,
+        force=lambda t, g, xi, u, p: jnp.array([u[0], u[1], 0.0, u[0] + u[1]]), inputs=[da.Input("a"), da.Input("b")],
+    )  # fmt: skip
+    options = {"steps": 4, "duration": 1.0, "cost": lambda t, g, xi, u: u @ u, "start": body.state()}
+    goal = body.state(x=0.1, wheel=2.0)
+    found = [plan(body, goal=goal, free_goal=[name, "spin"], **options).check() for name in ("wheel", "along spin")]
+    assert abs(found[0].run["x"][-1] - 0.1) < 1e-6 and abs(found[0].run["wheel"][-1] - 0.1) < 1e-4
+    np.testing.assert_array_equal(*(each.run["wheel"] for each in found))
+    with pytest.raises(da.InvalidInput, match=r"unknown free_goal 'x'.*'along NAME' is the coordinate.*NAME alone is"):
+        plan(body, goal=goal, free_goal=["x"], **options)

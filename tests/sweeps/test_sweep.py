@@ -284,6 +284,56 @@ def test_a_velocity_varies_by_its_name():
         da.sweep(with_sweep(given | {"initial": {"velocity": [0.0, 0.5, 0.0]}}, **{"initial.velocity.w": [0.2, 0.7]}))
 
 
+TURNTABLE = """
+import jax.numpy as jnp
+import dalembert as da
+
+def make(spin=0.3):
+    def drift(t, g, p):  # the blade does not slip on a table that turns
+        return jnp.stack([(p + 0.1 * jnp.sin(t)) * (g[1, 2] * g[1, 0] + g[0, 2] * g[0, 0])])
+    names = {"coordinates": ["heading", "x", "y"], "velocities": ["turn", "speed", "slip"]}
+    return da.System(da.SE2(), lambda t, g, xi, p: 0.5 * (xi[0] ** 2 + xi[1] ** 2 + (xi[2] + 0.2 * xi[0]) ** 2),
+                     lambda t, g, p: jnp.array([[0.0, 0.0, 1.0]]), drift=drift, parameters=spin, names=names)
+
+def rod(length=1.0):
+    return da.System(da.Euclidean(2), lambda t, g, xi, p: 0.5 * xi @ xi - 9.81 * g[1],
+                     holonomic=lambda t, g, p: jnp.stack([jnp.sum(g**2) - p**2]), parameters=length)
+"""
+
+
+@pytest.mark.parametrize(
+    "make, initial, varied",
+    [
+        ("make", {"heading": 0.4, "x": 1.0, "y": 0.5, "turn": 0.3, "speed": 0.6}, {"system.spin": [0.0, 0.2, 0.6]}),
+        ("make", {"configuration": [0.4, 1.0, 0.5], "velocity": {"speed": 0.6}}, {"system.spin": [0.1, 0.7]}),
+        ("make", {"heading": 0.4, "x": 1.0, "turn": 0.1, "speed": 0.6}, {"run.t0": [0.5, 2.0]}),
+        ("rod", {"configuration": [0.6, -0.8], "velocity": [0.8, 0.5]}, {"system.length": [0.8, 1.0, 1.3]}),
+    ],
+    ids=["names", "velocities by name", "time", "holonomic"],
+)
+def test_a_start_is_projected_onto_the_constraint_of_each_member(tmp_path, make, initial, varied):
+    """One start cannot satisfy constraints that differ; the message names what projects it."""
+    (tmp_path / "table.py").write_text(TURNTABLE)
+    method = {"name": "lagrange-dalembert"}
+    config = {"system": {"python": f"table.py:{make}"}, "method": method, "run": {"step": 0.05, "steps": 4}}
+    with pytest.raises(InvalidInput, match="project = true"):
+        SweepMembers(plan(with_sweep(config | {"initial": initial}, **varied), tmp_path, chunk=9))
+    config["initial"] = initial | {"project": True}
+    members = SweepMembers(plan(with_sweep(config, **varied), tmp_path, chunk=9))
+    found = compute_block(members, members.plan.block(0))
+    assert not found["status"].any()
+    for k in range(members.plan.members):
+        job = parse(members._config(members.plan.member(k)), tmp_path)
+        system, plain = job.system, {key: at for key, at in initial.items() if key not in ("configuration", "velocity")}
+        place, moving = (initial.get("configuration"), initial.get("velocity")) if not plain else (None, None)
+        start = system.state(place, moving, t=job.run.get("t0", 0.0), project=True, **plain)
+        np.testing.assert_array_equal(start.xi, job.state.xi)
+        assert np.abs(system.residual(start.t, start.g, start.xi)).max() < 1e-12
+        run = da.simulate(system, job.integrator, start, step=0.05, steps=4).check()
+        np.testing.assert_allclose(found["final_velocity"][k], run.xi[-1], rtol=0, atol=1e-12)
+    assert np.ptp(found["final_velocity"], axis=0).max() > 0.01
+
+
 @pytest.mark.heavy
 def test_an_ensemble_of_mechanisms_is_one_program():
     made = {}

@@ -117,7 +117,7 @@ BACKEND, QUANTITY, DIRECTION, LOSS, SEARCH = (
 SCHEMA: dict[str, dict[str, ValueKind]] = {
     "system": {"name": TEXT, "python": TEXT},  # and the parameters of the model, see `parameter_kinds`
     "method": {"name": TEXT},
-    "initial": {"configuration": POINT, "velocity": VELOCITY, "momentum": VECTOR},
+    "initial": {"configuration": POINT, "velocity": VELOCITY, "momentum": VECTOR, "project": FLAG},
     "run": {"step": STEP, "steps": COUNT, "t_end": NUMBER, "t0": NUMBER, "save_every": COUNT, "backend": BACKEND},
     "controls": {},  # the names of the inputs, see `read_signal`
     "event": {"quantity": QUANTITY, "index": INDEX, "value": NUMBER, "direction": DIRECTION}
@@ -373,7 +373,7 @@ def parse_job(
             )
     with nullcontext() if file is None else locate_errors(file):
         with _name_section("initial"):
-            parts["initial"] = _place_by_names(system, parts["initial"])
+            parts["initial"] = _place_by_names(system, parts["initial"], run)
             if "plan" in given and not {"velocity", "momentum", *system.start_names} & parts["initial"].keys():
                 parts["initial"] = {**parts["initial"], "velocity": [0.0] * system.group.dim}
             require_point("initial", system, parts["initial"])
@@ -546,7 +546,7 @@ def require_point(section: str, system: MechanicalSystem, given: Section, known:
     """
     names = dict.fromkeys(system.start_names if known is None else known, NUMBER)
     _require_keys(section, given, names)
-    named, others = ([key for key in given if (key in names) is kind] for kind in (True, False))
+    named, others = ([k for k in given if k != "project" and (k in names) is kind] for kind in (True, False))
     if named and others:
         raise InvalidInput(f"[{section}] has names ({', '.join(named)}) and {', '.join(others)}: give one kind")
     both, neither = (({"velocity", "momentum"} & given.keys()) == part for part in ({"velocity", "momentum"}, set()))
@@ -555,7 +555,7 @@ def require_point(section: str, system: MechanicalSystem, given: Section, known:
     return bool(named)
 
 
-def _place_by_names(system: MechanicalSystem, given: Section) -> Section:
+def _place_by_names(system: MechanicalSystem, given: Section, run: Section) -> Section:
     """An [initial] by the names that `system.state` takes, as configuration and velocity; any other as it is."""
     if system.start_names and isinstance(given.get("velocity"), Mapping):  # the constraints complete them all together
         given = {**{key: at for key, at in given.items() if key != "velocity"}, **given["velocity"]}
@@ -565,7 +565,7 @@ def _place_by_names(system: MechanicalSystem, given: Section) -> Section:
     if not any(key in known for key in given):
         return given
     require_point("initial", system, given, known)
-    state = system.state(**given)
+    state = build_state(system, given, run)
     place, whole = system.group.describe(state.g), not isinstance(state.g, tuple)
     told = [place] if whole else place or [None] * len(state.g)  # None: it has no other form than its entries
     parts = zip(told, (state.g,) if whole else state.g, strict=True)

@@ -74,7 +74,10 @@ class Experiment:
             object.__setattr__(self, key, tuple(names))
         for name in self.angles:
             require_name("measurement", name, tuple(self.measured))
-        if self.controls is not None and not callable(self.controls):
+        if isinstance(self.controls, Mapping):
+            held = {k: u if callable(u) else finite_reals(f"the control of {k}", u) for k, u in self.controls.items()}
+            object.__setattr__(self, "controls", held)
+        elif self.controls is not None and not callable(self.controls):
             rows = finite_reals("controls", self.controls)
             if not rows.ndim:
                 raise InvalidInput(f"controls are {show(self.controls)}; allowed: a row a step, or a function of time")
@@ -109,7 +112,8 @@ def kind_of_experiment(given: Experiment) -> Any:
     errors = [(name, fixed(each, 2)) for name, each in table.items()]
     errors += [(name, fixed(each, 3)) for name, each in given.covariances.items()]
     seen = [(name, unify(each)) for name, each in given.observables.items()]
-    pushed = given.controls if callable(given.controls) else np.shape(given.controls)
+    pushed: Any = given.controls if callable(given.controls) else np.shape(given.controls)
+    pushed = id(given.controls) if isinstance(given.controls, Mapping) else pushed
     names = (given.name, *given.measured, *given.angles, *given.free)
     return len(given.times), names, tuple(errors), tuple(seen), given.controls is None, pushed
 
@@ -166,10 +170,21 @@ def find_angles(given: Experiment, system: MechanicalSystem) -> frozenset[str]:
     return frozenset((*given.angles, *(name for name in turning if name not in given.observables)))
 
 
+ROTATION_TOLERANCE = 0.3
+"""How far from orthogonal measured matrices may be, in every entry, that are taken for rotations."""
+
+
 def warn_of_turns(given: Experiment, angles: Collection[str]) -> None:
-    """Say that data look like an angle that was wrapped, where they are not compared up to turns."""
+    """Say that data look like a wrapped angle that is not compared up to turns, or like rotations, entry by entry."""
     for name in given.measured.keys() - {*angles, *STARTS}:
-        for values in np.asarray(given.measured[name], float).reshape(len(given.times), -1).T:
+        each = np.asarray(given.measured[name], float)
+        square = each[np.isfinite(each).all(axis=(1, 2))] if each.shape[1:] in ((2, 2), (3, 3)) else each[:0]
+        off = np.abs(np.swapaxes(square, 1, -1) @ square - np.eye(each.shape[-1])) if len(square) else np.inf
+        if np.max(off) < ROTATION_TOLERANCE:
+            words = f"the data of {name!r} look like rotations, but are fitted as {each[0].size} independent numbers:"
+            way = 'as "configuration" (NaN where a factor was not measured) rotations are compared as rotations'
+            warnings.warn(f"{words} standard errors come out too small. Given {way}", stacklevel=5)
+        for values in each.reshape(len(given.times), -1).T:
             values = values[np.isfinite(values)]
             jump = np.abs(np.diff(values)).max(initial=0.0)
             if jump > math.tau - 1.0 and np.ptp(values) < math.tau + 0.1:

@@ -780,7 +780,10 @@ class MechanismSystem(System):
 
     named_coordinates = coordinates
 
-    def state(self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0, **named: float) -> State:
+    def state(
+        self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0, project: bool = False,
+        **named: float,
+    ) -> State:  # fmt: skip
         """A state from names: `state(speed=5, lean_rate=0.5)`; or from g and xi, as `System.state` takes them.
 
         Coordinates that are not named are as in the drawing, and rates that are not named are 0, as far as the
@@ -791,7 +794,7 @@ class MechanismSystem(System):
         if g is not None or xi is not None or momentum is not None:
             if named:
                 raise InvalidInput(f"give g and xi, or names ({', '.join(named)}), not both")
-            return super().state(g, xi, momentum=momentum, t=t)
+            return super().state(g, xi, momentum=momentum, t=t, project=project)
         positions, rates = self._read(named)
         numbers, starts, drawing = self.__dict__.get("_starts", (None, {}, None))
         if not holds(self.parameters, numbers):

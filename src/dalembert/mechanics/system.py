@@ -450,12 +450,16 @@ class MechanicalSystem:
         """The Lagrange multipliers l (m,) of the equations of motion; the reaction is A^T l ((23) jimenez-scheurle)."""
         return self.acceleration(t, g, xi, u)[1]
 
-    def state(self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0, **named: float) -> State:
+    def state(
+        self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0, project: bool = False,
+        **named: float,
+    ) -> State:  # fmt: skip
         """An initial state at the configuration `g` (default: the identity), checked against the constraints.
 
         Give the velocity `xi` (n,), or the `momentum`: all n components, or those in the `basis` of D. With neither,
         the system is at rest, or has the least velocity that the drift b of its constraint allows. Or give coordinates
-        and velocities by their names, `state(x=1.0, speed=0.5)` or `xi={"speed": 0.5}`: the others are 0.
+        and velocities by their names, `state(x=1.0, speed=0.5)` or `xi={"speed": 0.5}`: the others are 0. `project`
+        takes the nearest configuration and velocity that satisfy the constraints.
         """
         if isinstance(xi, Mapping):
             for name in xi:
@@ -465,6 +469,9 @@ class MechanicalSystem:
             if g is not None or xi is not None or momentum is not None:
                 raise InvalidInput(f"give g and xi, or names ({', '.join(named)}), not both")
             g, xi = self._place_by_names(named)
+        if project:
+            g = self.project_configuration(unit_element(self.group) if g is None else self.group.element(g), t)
+            xi = None if xi is None else self.project(g, xi, t)
         if (made := self._admit(g, xi, momentum, t)) is not None:
             return made
         g = unit_element(self.group) if g is None else self.group.element(g)
@@ -569,7 +576,8 @@ class MechanicalSystem:
             which = self._name_rows(np.append(np.zeros(m - k, bool), np.abs(phi) > ADMISSIBLE_TOLERANCE))
             raise OffConstraint(
                 f"the initial configuration {given} is off the holonomic constraint{which}: |phi| = "
-                f"{np.abs(phi).max():.3g}. The nearest one is system.project_configuration(g) = {there}"
+                f"{np.abs(phi).max():.3g}. The nearest one is system.project_configuration(g) = {there}; "
+                "project=True in `state`, or project = true in [initial], takes it"
             )
         require_regular(metric, rows, [axis.name for axis in self.axes()])
         if not np.isfinite(energy):
@@ -583,7 +591,8 @@ class MechanicalSystem:
             which = self._name_rows(~(np.abs(off) <= ADMISSIBLE_TOLERANCE * scale))
             raise OffConstraint(
                 f"the initial velocity {np.asarray(xi).tolist()} is off the constraint{which}: |A xi - b| = "
-                f"{np.abs(off).max():.3g}. The nearest admissible velocity is system.project(g, xi) = {there}"
+                f"{np.abs(off).max():.3g}. The nearest admissible velocity is system.project(g, xi) = {there}; "
+                "project=True in `state`, or project = true in [initial], takes it"
             )
 
     def _velocity_of(self, t: Array, g: Element, momentum: Any) -> Array:

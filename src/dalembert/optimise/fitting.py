@@ -497,10 +497,14 @@ def make_part(
 
 def _push(controls: Any, t0: float, h: float, steps: int, times: Numbers, system: MechanicalSystem) -> Any:
     """The controls of a run of so many steps."""
-    if controls is not None and not callable(controls):
-        if len(controls) < steps:
-            late = f"a measurement at t = {times.max():g} is after {len(controls)} steps of {h:g}, as many as controls"
-            raise InvalidInput(f"{late}: give more rows, or leave the measurement out")
+    rows = controls.values() if isinstance(controls, Mapping) else [controls]
+    count = min((len(each) for each in rows if np.ndim(each)), default=steps)
+    if count < steps:
+        late = f"a measurement at t = {times.max():g} is after {count} steps of {h:g}, as many as controls"
+        raise InvalidInput(f"{late}: give more rows, or leave the measurement out")
+    if isinstance(controls, Mapping):
+        controls = {name: each[:steps] if np.ndim(each) else each for name, each in controls.items()}
+    elif np.ndim(controls):
         controls = controls[:steps]
     return sample_controls(controls, t0, h, steps, system.inputs)
 

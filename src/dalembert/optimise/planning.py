@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import InvalidInput, NumericalFailure, match_names, require_name, spell
+from ..errors import InvalidInput, NumericalFailure, UnknownName, match_names, require_name, spell
 from ..groups import Cayley, Retraction
 from ..integrators import OK, Integrator, LagrangeDAlembert, ProjectedRungeKutta, RungeKutta, require_arguments
 from ..integrators.base import NodeMethod, PhaseMethod
@@ -658,13 +658,18 @@ class _Task:
         self.coordinates = (*configuration, *velocity)
         places: dict[str, Any] = {name: k for k, name in enumerate(self.coordinates)}
         places |= {"configuration": slice(n), "velocity": slice(n, None)}
+        if len(named) == n:  # a factor of one dimension, such as a wheel: its coordinate is the way along its velocity
+            dims = [factor.dim for factor in system.group.factors]
+            places = {named[sum(dims[:k])]: sum(dims[:k]) for k, dim in enumerate(dims) if dim == 1} | places
 
         def chosen(what: str, names: Any) -> Numbers:
             marks = np.zeros(len(self.coordinates), bool)
             if not (isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)):
                 checks.require_instance(what, names, str, "names, as texts")
             for name in (names,) if isinstance(names, str) else names:
-                require_name(what, name := spell(name, places), places)
+                if (name := spell(name, places)) not in places:
+                    words = "'along NAME' is the coordinate, or the way, that the velocity NAME changes"
+                    raise InvalidInput(f"{UnknownName(what, name, places)} {words}; NAME alone is that velocity")
                 marks[places[name]] = True
             return marks
 

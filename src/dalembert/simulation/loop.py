@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..errors import InvalidInput, require_name
+from ..errors import InvalidInput, match_names
 from ..integrators import NOT_FINITE, OK, Integrator, call_method
 from ..kernels import (
     as_jax,
@@ -178,9 +178,7 @@ def depends_on_time(controls: Any) -> bool:
 def _rows_by_name(controls: Mapping[str, Any], times: Callable[[], Array], steps: int, inputs: Sequence[Input]) -> Any:
     """Return the rows of controls given by name: a number, one a step, or a function of time; inputs left out are 0."""
     names = [each.name for each in inputs]
-    for name in controls:
-        require_name("input", name, names)
-    columns = []
+    controls, columns = match_names("input", controls, names), []
     for name in names:
         given = controls.get(name, 0.0)
         column = _reals(call_own(f"{name}(t)", jax.vmap(given), times()) if callable(given) else given)
