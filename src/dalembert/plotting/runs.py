@@ -578,7 +578,7 @@ PANELS = {
     "motion": ("", ""),
     "energy": ("", ""),
     "distance": ("Distance from group and constraint", typeset("|g - G|, |A xi - b|")),
-    "group": ("Distance from the group", r"$\mathrm{dist}(g, G)$"),  # "distance" where there is no constraint
+    "group": ("Distance from the group", typeset("|g - G|")),  # "distance" where there is no constraint
     "shape": ("Shape", "angles and travels"),
     "steps": ("Step sizes", f"{typeset('|h|')}, s"),
     "power": ("Power and work", ""),
@@ -645,17 +645,17 @@ def plot_comparison(
         _draw_shape(more["shape"], shaped, runs)
     for (label, run), colour in zip(runs.items(), cycle(COLOURS), strict=False):
         balance, head = balances[label], f"{label}: " if len(runs) > 1 else ""
+        second = {"color": colour if head else COLOURS[1], "linestyle": ":" if head else "-"}
         if "energy" in more:
             curve(more["energy"], run.t, balance.values, label=label, color=colour)
         if "distance" in more:
             curve(more["distance"], run.t, run.group_distance(), label=f"{head}group", color=colour)
             if run.multipliers.shape[-1]:
-                dotted = {"label": f"{head}constraint", "color": colour, "linestyle": ":"}
-                curve(more["distance"], run.t, run.constraint_residual(), **dotted)
+                curve(more["distance"], run.t, run.constraint_residual(), label=f"{head}constraint", **second)
         if "steps" in more:  # |h| of the step that led to each saved state
             curve(more["steps"], run.t, run.step_sizes, label=label, color=colour)
         if "power" in more and len(balance.work):
-            more["power"].plot(np.asarray(run.t), balance.power, color=colour, linestyle=":", label=f"{head}power, W")
+            more["power"].plot(np.asarray(run.t), balance.power, label=f"{head}power, W", **second)
             more["power"].plot(np.asarray(run.t), balance.work, color=colour, label=f"{head}work, J")
     if held is not None and "controls" in more:
         for k, (column, each) in enumerate(zip(held.controls_at_states().T, held.system.inputs or (), strict=False)):
@@ -753,7 +753,7 @@ def plot_methods(
     of = f"distance from{chr(10) if narrow else ' '}{reference.name}" if reference is not None else "error"
     units = read_units(next(iter(comparison.runs.values()))) if comparison.runs else ("", "")
     headings = [("Error" if narrow else "Error in configuration and velocity", of), (balance.title, balance.label)]
-    headings += [("Constraint residual", "|A xi - b|"), ("Distance from the group", "|R^T R - 1|")]
+    headings += [("Constraint residual", "|A xi - b|"), ("Distance from the group", "|g - G|")]
     for axes, (heading, label), unit in zip((error, energy, *kept), headings, ("", *units, ""), strict=False):
         axes.set(title=heading + ", smallest steps" * crowded, xlabel=TIME, ylabel=typeset(label) + unit)
         if not axes.lines:
