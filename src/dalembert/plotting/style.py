@@ -30,14 +30,10 @@ POINTS = [(colour, dash, MARKERS[(k + 2 * (k // 7)) % 7]) for k, (colour, dash) 
 GREY, LIGHT = "#555555", "#dddddd"
 FLOOR = 1e-17
 DOTS_PER_INCH = 150
-ROUND_OFF = 1e-16
-"""Magnitudes below this are drawn on a linear axis, beside larger ones."""
-LABEL_INCHES = 0.22
-"""What the label of a decade needs along its axis."""
-MAX_UPRIGHT = 8
-"""Letters of a label of three-dimensional axes that is not turned along its axis."""
-TURNS_OF_NOISE = 100
-"""A curve that rises and falls more often is drawn thin, so that another one behind it is seen."""
+ROUND_OFF = 1e-16  # magnitudes below this are drawn on a linear axis, beside larger ones
+LABEL_INCHES = 0.22  # what the label of a decade needs along its axis
+MAX_UPRIGHT = 8  # letters of a label in space that is not turned along its axis
+TURNS_OF_NOISE = 100  # a curve that rises and falls more often is drawn thin: another one behind it is seen
 TIME = "time $t$, s"
 MAGNITUDES = "magnitudes"  # marks axes with curves of |values|
 SHEET = Path(__file__).with_name("style.mplstyle")
@@ -202,6 +198,7 @@ TYPESET = {
     "|E - E(0)|": r"$|E - E(0)|$",
     "|E - E(0) - work|": r"$|E - E(0) - W|$",
     "|A xi - b|": r"$\|A\xi - b\|$",
+    "|R^T R - 1|": r"$\|R^{\!\top} R - 1\|$",
     "|g - G|": r"$\mathrm{dist}(g, G)$",
     "|g - G|, |A xi - b|": r"$\mathrm{dist}(g, G)$,  $\|A\xi - b\|$",
     "|h|": r"$|h|$",
@@ -251,12 +248,8 @@ def print_unit(unit: str) -> str:
     if not parts or not all(parts):
         return unit
     powers = [(part[1], int(part[2] or 1)) for part in parts if part]
-    sides = [
-        r"\,".join(
-            name if abs(power) == 1 else f"{name}^{{{abs(power)}}}" for name, power in powers if sign * power > 0
-        )
-        for sign in (1, -1)
-    ]
+    named = [(name if abs(power) == 1 else f"{name}^{{{abs(power)}}}", power > 0) for name, power in powers]
+    sides = [r"\,".join(name for name, above in named if above == side) for side in (True, False)]
     return rf"$\mathrm{{{sides[0] or '1'}{'/' * bool(sides[1])}{sides[1]}}}$"
 
 
