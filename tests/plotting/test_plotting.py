@@ -328,12 +328,26 @@ def test_more_curves_than_colours_are_told_apart_and_none_is_lost():
         ("gauss: q12", "gauss: $q_{12}$"),
         ("x, m", "$x$, m"),
         ("(89), data on D_ε, h = 0.1", r"(89), data on $D_\varepsilon$, $h$ = 0.1"),
+        ("taylor at 1e-16, h = 2.5e-05", r"taylor at $10^{-16}$, $h$ = $2.5 \times 10^{-5}$"),
         ("speed of $v_1$ at t = 2", "speed of $v_1$ at $t$ = 2"),
         ("order 4, DMV6, dormand-prince, a way to x", "order 4, DMV6, dormand-prince, a way to x"),
     ],
 )
 def test_symbols_in_texts_are_set_as_mathematics(text, shown):
     assert set_symbols(text) == shown
+
+
+def test_the_group_and_the_constraint_of_one_run_have_two_colours(body):
+    """Two dense curves of one colour cannot be told apart by their dashes."""
+    panel = next(axes for axes in body.plot().axes if axes.get_title(loc="left").startswith("Distance"))
+    colours = [line.get_color() for line in panel.lines if not line.get_label().startswith("_")]
+    assert len(colours) == len(set(colours)) == 2
+
+
+def test_a_symbol_at_an_axis_in_space_stands_upright():
+    axes = space(Figure(), labels=("$M_1$", "$M_2$", "$M_3$"))
+    axes.figure.draw_without_rendering()
+    assert [axis.label.get_rotation() for axis in (axes.xaxis, axes.yaxis, axes.zaxis)] == [0.0, 0.0, 0.0]
 
 
 def test_a_surface_and_a_plane_cross_in_a_line(monkeypatch):
@@ -418,4 +432,6 @@ def test_errors_of_a_comparison_have_the_units_that_the_system_says(make, units)
     _, energy, residual, group, _, lost = (axes.get_ylabel() for axes in table.plot().axes)
     tails = [f", {unit}" if unit else "" for unit in units]
     assert energy == "$|E - E(0)|$" + tails[0] and lost == "largest energy error" + tails[0]
-    assert residual == r"$\|A\xi - b\|$" + tails[1] and group == r"$\|R^{\!\top} R - 1\|$"
+    assert residual == r"$\|A\xi - b\|$" + tails[1] and group == (
+        r"$\mathrm{dist}(g, G)$" if str(system.group).startswith("R") else r"$\|R^{\!\top} R - 1\|$"
+    )

@@ -50,21 +50,15 @@ if TYPE_CHECKING:
 
 
 Array = np.ndarray[Any, Any]
-MAX_SPHERE_STATES = 300
-"""States of a run whose trace is drawn on the sphere."""
-LEAST_TRACE = 0.3
-"""A trace on the unit sphere that is smaller would be a dot: velocities are drawn instead."""
-LEAST_PANEL = 2.2
-"""The least width of a panel beside others, in inches."""
-MAX_HEIGHT, LEAST_HEIGHT = 9.0, 2.1
-"""What a page has room for, and the least height of a panel of a run there, in inches."""
-LONG = 2.5
-"""A path that is so much longer than wide is not drawn in a square."""
+MAX_SPHERE_STATES = 300  # of a run whose trace is drawn on the sphere
+LEAST_TRACE = 0.3  # a trace on the unit sphere that is smaller would be a dot: velocities are drawn instead
+LEAST_PANEL = 2.2  # the least width of a panel beside others, in inches
+MAX_HEIGHT, LEAST_HEIGHT = 9.0, 2.1  # inches: what a page has room for, and the least height of a panel of a run there
+LONG = 2.5  # a path that is so much longer than wide is not drawn in a square
 MAX_CURVES, MAX_END_LABEL = 12, 26
 """Runs that a panel over time shows with every step, and letters of a label beside the end of a curve."""
 OWN_ERROR = "error of the reference"
-MAX_PICTURE_STATES = 20_000
-"""States up to which a trajectory is drawn beside its table in a notebook."""
+MAX_PICTURE_STATES = 20_000  # up to which a trajectory is drawn beside its table in a notebook
 
 
 def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
@@ -578,7 +572,7 @@ PANELS = {
     "motion": ("", ""),
     "energy": ("", ""),
     "distance": ("Distance from group and constraint", typeset("|g - G|, |A xi - b|")),
-    "group": ("Distance from the group", r"$\mathrm{dist}(g, G)$"),  # "distance" where there is no constraint
+    "group": ("Distance from the group", typeset("|g - G|")),  # "distance" where there is no constraint
     "shape": ("Shape", "angles and travels"),
     "steps": ("Step sizes", f"{typeset('|h|')}, s"),
     "power": ("Power and work", ""),
@@ -645,17 +639,17 @@ def plot_comparison(
         _draw_shape(more["shape"], shaped, runs)
     for (label, run), colour in zip(runs.items(), cycle(COLOURS), strict=False):
         balance, head = balances[label], f"{label}: " if len(runs) > 1 else ""
+        second: dict[str, Any] = {"color": colour if head else COLOURS[1], "linestyle": ":" if head else "-"}
         if "energy" in more:
             curve(more["energy"], run.t, balance.values, label=label, color=colour)
         if "distance" in more:
             curve(more["distance"], run.t, run.group_distance(), label=f"{head}group", color=colour)
             if run.multipliers.shape[-1]:
-                dotted = {"label": f"{head}constraint", "color": colour, "linestyle": ":"}
-                curve(more["distance"], run.t, run.constraint_residual(), **dotted)
+                curve(more["distance"], run.t, run.constraint_residual(), label=f"{head}constraint", **second)
         if "steps" in more:  # |h| of the step that led to each saved state
             curve(more["steps"], run.t, run.step_sizes, label=label, color=colour)
         if "power" in more and len(balance.work):
-            more["power"].plot(np.asarray(run.t), balance.power, color=colour, linestyle=":", label=f"{head}power, W")
+            more["power"].plot(np.asarray(run.t), balance.power, label=f"{head}power, W", **second)
             more["power"].plot(np.asarray(run.t), balance.work, color=colour, label=f"{head}work, J")
     if held is not None and "controls" in more:
         for k, (column, each) in enumerate(zip(held.controls_at_states().T, held.system.inputs or (), strict=False)):
@@ -751,9 +745,11 @@ def plot_methods(
         until = reference.times[: len(reference.floor)]
         curve(error, until, reference.floor, color=GREY, linewidth=2.0, alpha=0.5, label=OWN_ERROR)
     of = f"distance from{chr(10) if narrow else ' '}{reference.name}" if reference is not None else "error"
-    units = read_units(next(iter(comparison.runs.values()))) if comparison.runs else ("", "")
+    first = next(iter(comparison.runs.values()), None)
+    units = read_units(first) if first else ("", "")
+    group = "|R^T R - 1|" if first and str(first.system.group).startswith(("SO", "SE")) else "|g - G|"
     headings = [("Error" if narrow else "Error in configuration and velocity", of), (balance.title, balance.label)]
-    headings += [("Constraint residual", "|A xi - b|"), ("Distance from the group", "|R^T R - 1|")]
+    headings += [("Constraint residual", "|A xi - b|"), ("Distance from the group", group)]
     for axes, (heading, label), unit in zip((error, energy, *kept), headings, ("", *units, ""), strict=False):
         axes.set(title=heading + ", smallest steps" * crowded, xlabel=TIME, ylabel=typeset(label) + unit)
         if not axes.lines:

@@ -30,10 +30,10 @@ POINTS = [(colour, dash, MARKERS[(k + 2 * (k // 7)) % 7]) for k, (colour, dash) 
 GREY, LIGHT = "#555555", "#dddddd"
 FLOOR = 1e-17
 DOTS_PER_INCH = 150
-ROUND_OFF = 1e-16
-"""Magnitudes below this are drawn on a linear axis, beside larger ones."""
-LABEL_INCHES = 0.22
-"""What the label of a decade needs along its axis."""
+ROUND_OFF = 1e-16  # magnitudes below this are drawn on a linear axis, beside larger ones
+LABEL_INCHES = 0.22  # what the label of a decade needs along its axis
+MAX_UPRIGHT = 8  # letters of a label in space that is not turned along its axis
+TURNS_OF_NOISE = 100  # a curve that rises and falls more often is drawn thin: another one behind it is seen
 TIME = "time $t$, s"
 MAGNITUDES = "magnitudes"  # marks axes with curves of |values|
 SHEET = Path(__file__).with_name("style.mplstyle")
@@ -94,6 +94,7 @@ def space(figure: Figure, cell: Any = 111, *, labels: tuple[str, str, str] = ("x
         axis.set_pane_color((1.0, 1.0, 1.0, 0.0))
         axis._axinfo["grid"].update(color=LIGHT, linewidth=0.5)
         axis.set_label_text(label)
+        axis.set_rotate_label(len(label) > MAX_UPRIGHT)  # turned along its axis, a symbol can stand on its head
     axes.view_init(**{"elev": 22, "azim": -58, **view})
     return axes
 
@@ -101,7 +102,8 @@ def space(figure: Figure, cell: Any = 111, *, labels: tuple[str, str, str] = ("x
 def curve(axes: Axes, t: Any, values: Any, **style: Any) -> None:
     """Draw |values| on a logarithmic axis; `show_zeros` puts exact zeros on a line of their own."""
     sizes = np.abs(np.asarray(values))
-    axes.plot(np.asarray(t), sizes, **style)
+    turns = np.count_nonzero(np.diff(np.sign(np.diff(sizes))))
+    axes.plot(np.asarray(t), sizes, **({"linewidth": 0.5} if turns > TURNS_OF_NOISE else {}) | style)
     axes.set_gid(MAGNITUDES)
     if np.any(sizes > 0.0):
         axes.set_yscale("log")
@@ -197,24 +199,30 @@ TYPESET = {
     "|E - E(0) - work|": r"$|E - E(0) - W|$",
     "|A xi - b|": r"$\|A\xi - b\|$",
     "|R^T R - 1|": r"$\|R^{\!\top} R - 1\|$",
+    "|g - G|": r"$\mathrm{dist}(g, G)$",
     "|g - G|, |A xi - b|": r"$\mathrm{dist}(g, G)$,  $\|A\xi - b\|$",
     "|h|": r"$|h|$",
     "xi": r"$\xi$",
 }
 
 
-SYMBOL = re.compile(r"\$[^$]*\$|\bD_ε|\b([a-zA-Z])(\d{1,2})\b|(?:^|(?<=: ))[wvxyz](?=,|$)|[βελω]|\b[ht](?= = )")
+SYMBOL = re.compile(
+    r"\$[^$]*\$|\b(?:1|(\d[\d.]*))e([+-]\d+)\b"
+    r"|\bD_ε|\b([a-zA-Z])(\d{1,2})\b|(?:^|(?<=: ))[wvxyz](?=,|$)|[βελω]|\b[ht](?= = )"
+)
 
 
 def set_symbols(text: str) -> str:
-    """A text with its symbols as mathematics: w1 is an omega with an index, x and h = 0.1 are italic."""
+    """A text with its symbols as mathematics: w1 is an omega with an index, x and h = 0.1 are italic, 1e-16 a power."""
     return SYMBOL.sub(_set_symbol, text)
 
 
 def _set_symbol(found: re.Match[str]) -> str:
-    letter, index = found[1] or found[0], found[2]
+    factor, power, letter, index = found[1], found[2], found[3] or found[0], found[4]
     if letter.startswith("$"):
         return letter
+    if power:
+        return (rf"${factor} \times " if factor else "$") + f"10^{{{int(power)}}}$"
     letter = {"w": r"\omega", "ε": r"\varepsilon", "D_ε": r"D_\varepsilon"}.get(letter, letter)
     return f"${letter}_{{{index}}}$" if index else f"${letter}$"
 
@@ -240,12 +248,8 @@ def print_unit(unit: str) -> str:
     if not parts or not all(parts):
         return unit
     powers = [(part[1], int(part[2] or 1)) for part in parts if part]
-    sides = [
-        r"\,".join(
-            name if abs(power) == 1 else f"{name}^{{{abs(power)}}}" for name, power in powers if sign * power > 0
-        )
-        for sign in (1, -1)
-    ]
+    named = [(name if abs(power) == 1 else f"{name}^{{{abs(power)}}}", power > 0) for name, power in powers]
+    sides = [r"\,".join(name for name, above in named if above == side) for side in (True, False)]
     return rf"$\mathrm{{{sides[0] or '1'}{'/' * bool(sides[1])}{sides[1]}}}$"
 
 
