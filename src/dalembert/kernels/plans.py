@@ -189,7 +189,7 @@ def leaf_bytes(leaf: Numbers) -> bytes:
 def flat_rows(rows: Sequence[Numbers]) -> Numbers:
     """The rows of all leaves side by side, one after the other in memory: `concatenate` keeps columns together."""
     first = rows[0]
-    if len(rows) == 1 and first.ndim == 2 and first.dtype is DOUBLE and first.flags.c_contiguous:
+    if len(rows) == 1 and first.ndim == 2 and first.dtype is DOUBLE and first.flags.carray:  # a view of JAX is not
         return first
     return np.ascontiguousarray(np.concatenate([leaf.reshape(len(leaf), -1) for leaf in rows], 1, dtype=float))
 
