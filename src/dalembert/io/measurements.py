@@ -170,17 +170,13 @@ def find_angles(given: Experiment, system: MechanicalSystem) -> frozenset[str]:
     return frozenset((*given.angles, *(name for name in turning if name not in given.observables)))
 
 
-ROTATION_TOLERANCE = 0.3
-"""How far from orthogonal measured matrices may be, in every entry, that are taken for rotations."""
-
-
 def warn_of_turns(given: Experiment, angles: Collection[str]) -> None:
     """Say that data look like a wrapped angle that is not compared up to turns, or like rotations, entry by entry."""
     for name in given.measured.keys() - {*angles, *STARTS}:
         each = np.asarray(given.measured[name], float)
         square = each[np.isfinite(each).all(axis=(1, 2))] if each.shape[1:] in ((2, 2), (3, 3)) else each[:0]
         off = np.abs(np.swapaxes(square, 1, -1) @ square - np.eye(each.shape[-1])) if len(square) else np.inf
-        if np.max(off) < ROTATION_TOLERANCE:
+        if np.max(off) < 0.3:  # noise may be large
             words = f"the data of {name!r} look like rotations, but are fitted as {each[0].size} independent numbers:"
             way = 'as "configuration" (NaN where a factor was not measured) rotations are compared as rotations'
             warnings.warn(f"{words} standard errors come out too small. Given {way}", stacklevel=5)

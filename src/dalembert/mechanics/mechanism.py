@@ -781,9 +781,8 @@ class MechanismSystem(System):
     named_coordinates = coordinates
 
     def state(
-        self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0, project: bool = False,
-        **named: float,
-    ) -> State:  # fmt: skip
+        self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0, project: Any = False,
+        **named: float) -> State:  # fmt: skip
         """A state from names: `state(speed=5, lean_rate=0.5)`; or from g and xi, as `System.state` takes them.
 
         Coordinates that are not named are as in the drawing, and rates that are not named are 0, as far as the

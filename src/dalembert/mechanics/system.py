@@ -451,9 +451,8 @@ class MechanicalSystem:
         return self.acceleration(t, g, xi, u)[1]
 
     def state(
-        self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0, project: bool = False,
-        **named: float,
-    ) -> State:  # fmt: skip
+        self, g: Any = None, xi: Any = None, *, momentum: Any = None, t: Scalar = 0.0, project: Any = False,
+        **named: float) -> State:  # fmt: skip
         """An initial state at the configuration `g` (default: the identity), checked against the constraints.
 
         Give the velocity `xi` (n,), or the `momentum`: all n components, or those in the `basis` of D. With neither,

@@ -658,9 +658,9 @@ class _Task:
         self.coordinates = (*configuration, *velocity)
         places: dict[str, Any] = {name: k for k, name in enumerate(self.coordinates)}
         places |= {"configuration": slice(n), "velocity": slice(n, None)}
-        if len(named) == n:  # a factor of one dimension, such as a wheel: its coordinate is the way along its velocity
-            dims = [factor.dim for factor in system.group.factors]
-            places = {named[sum(dims[:k])]: sum(dims[:k]) for k, dim in enumerate(dims) if dim == 1} | places
+        dims = [factor.dim for factor in system.group.factors]  # the coordinate of a wheel is that along its rate
+        alone = [sum(dims[:k]) for k, dim in enumerate(dims) if dim == 1 and len(named) == n]
+        places = {named[k]: k for k in alone} | places
 
         def chosen(what: str, names: Any) -> Numbers:
             marks = np.zeros(len(self.coordinates), bool)
