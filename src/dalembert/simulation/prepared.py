@@ -185,11 +185,10 @@ class PreparedRun:
         self, system: MechanicalSystem, leaves: list[Any] | None, held: Any, state: State
     ) -> tuple[Chain, bytes, list[Numbers], list[Numbers]] | None:
         """Return the chain of this run with the words of its constants, its start and its controls."""
-        schedule, known, rows, start_tree = self.schedule, self._known.get("chain"), [], None
+        schedule, known, start_tree = self.schedule, self._known.get("chain"), None
+        rows: list[Any] = [] if held is None else [held] if type(held) is np.ndarray else jax.tree.leaves(held)
         if known is None or (start := arrays_of(state, known[-1])) is None:
             start, start_tree = jax.tree.flatten(state)
-        if held is not None:
-            rows = [held] if type(held) is np.ndarray else jax.tree.leaves(held)
         given = concrete_leaves([*start, *rows] if rows else start)
         if known is not None and given is not None and shapes_of(given) == known[2][1]:
             chain, own, (tree, _), constants, _ = known
