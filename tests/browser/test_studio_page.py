@@ -549,6 +549,42 @@ def test_shadows_labels_scale_and_the_ghost_of_the_setting_before(shared_tab):
     assert "before the change" in tab.page.locator("#legend").inner_text()
 
 
+NAMED_ARROWS = """(() => {
+  const names = ["momentum about the contact", "velocity of the point opposite", "push of the ground", "velocity", "angular velocity"];
+  const parts = names.map((name, k) => ({ name, run: 0, colour: "#aa5500", shape: { kind: "arrow",
+    from: [0, 0, 0], to: [0.4 * Math.cos(0.1 * k + TURN), 0, 0.4 * Math.sin(0.1 * k + TURN)], width: 0.01 } }));
+  const { scene } = studio;
+  scene.show({ parts, ground: null, camera: { position: [0, -4, 0], target: [0, 0, 0], exact: true } }, { reset: true });
+  scene.render();
+  const found = [];
+  const onScreen = (object) => object.getWorldPosition(new THREE.Vector3()).project(scene.camera);
+  scene.scene.traverseVisible((object) => {
+    if (!object.isSprite) return;
+    const tall = Math.tan(scene.camera.fov * Math.PI / 360);
+    const [wide, high] = [object.scale.x / tall / scene.camera.aspect, object.scale.y / tall];
+    const [tip, start] = [onScreen(object), onScreen(object.parent)];
+    found.push({ start: [start.x, start.y], tip: [tip.x, tip.y], low: [tip.x - object.center.x * wide, tip.y - object.center.y * high],
+      size: [wide, high] });
+  });
+  return found;
+})()"""
+
+
+@pytest.mark.parametrize("turn", [-0.2, 1.4, 3.0, 4.5])
+def test_names_of_arrows_cover_neither_each_other_nor_their_own_arrows(shared_tab, turn):
+    """Five arrows in a fan; the name of the one drawn first is where its arrow points to."""
+    words = shared_tab.value(NAMED_ARROWS.replace("TURN", str(turn)))
+    assert len(words) == 5
+    boxes = [(np.array(word["low"]), np.add(word["low"], word["size"])) for word in words]
+    for k, (low, high) in enumerate(boxes):
+        for other_low, other_high in boxes[:k]:
+            assert (low >= other_high).any() or (high <= other_low).any(), (turn, k)
+    first, (low, high) = words[0], boxes[0]
+    for part in np.linspace(0.0, 0.9, 30):
+        point = (1 - part) * np.array(first["start"]) + part * np.array(first["tip"])
+        assert (point < low).any() or (point > high).any(), (turn, part)
+
+
 @pytest.mark.heavy
 def test_a_teacher_is_followed_in_another_tab(tab, browser, served):
     """The same story step, settings, time and speed; who follows has no controls, and sees that the teacher went."""
