@@ -124,6 +124,9 @@ def test_a_car_is_driven_with_keys_and_the_stick(shared_tab):
     tab.after(lambda: tab.choose("System", "car"))
     tab.page.locator("#drive").click()
     tab.page.wait_for_selector("html[data-driving=yes]", timeout=60_000)
+    told = tab.page.locator("#side").inner_text()
+    assert told == "The plots come when the drive ends.", "what nobody drove has no plots"
+    assert not tab.page.locator("#plots .plot-area").first.is_visible()
     tab.value(
         "{ const { scene } = studio; scene.receive = (pose) => { globalThis.seen = pose; "
         "Object.getPrototypeOf(scene).receive.call(scene, pose) }; 0 }"
@@ -140,6 +143,7 @@ def test_a_car_is_driven_with_keys_and_the_stick(shared_tab):
     tab.after(lambda: tab.page.locator("#drive").click())
     assert tab.value("studio.request().controls.length") == tab.value("studio.request().config.run.steps") > 2
     assert tab.value("studio.data.runs[0].steps") == tab.value("studio.request().controls.length")
+    assert tab.page.locator("#plots .plot-area").first.is_visible() and not tab.page.locator("#later").is_visible()
     tab.value("{ delete studio.scene.receive; 0 }")
     request, pose = tab.value("studio.request()"), tab.value("globalThis.seen")
     (job,), _ = requests.jobs_of(request, StudioInput())
@@ -148,6 +152,13 @@ def test_a_car_is_driven_with_keys_and_the_stick(shared_tab):
     assert place[0] > 0 and any(position and position[:2] == place for _, position, _ in pose), (place, pose)
     tab.after(lambda: tab.choose("System", "chaplygin-sleigh"))
     assert tab.value("studio.request().controls === undefined")
+
+
+def test_only_what_has_plans_offers_to_park(shared_tab):
+    shared_tab.after(lambda: shared_tab.choose("System", "bicycle"))
+    assert shared_tab.page.locator("#drive").is_visible() and not shared_tab.page.locator("#park").is_visible()
+    shared_tab.after(lambda: shared_tab.choose("System", "unicycle"))
+    assert shared_tab.page.locator("#park").is_visible()
 
 
 def test_a_drive_that_takes_long_to_begin_is_told_and_given_up(shared_tab):
