@@ -561,11 +561,13 @@ def test_shadows_labels_scale_and_the_ghost_of_the_setting_before(shared_tab):
 
 
 NAMED_ARROWS = """(() => {
-  const names = ["momentum about the contact", "velocity of the point opposite", "push of the ground", "velocity", "angular velocity"];
+  const names = ["momentum about the contact", "velocity of the point opposite", "push of the ground",
+    "velocity", "angular velocity"];
   const parts = names.map((name, k) => ({ name, run: 0, colour: "#aa5500", shape: { kind: "arrow",
     from: [0, 0, 0], to: [0.4 * Math.cos(0.1 * k + TURN), 0, 0.4 * Math.sin(0.1 * k + TURN)], width: 0.01 } }));
   const { scene } = studio;
-  scene.show({ parts, ground: null, camera: { position: [0, -4, 0], target: [0, 0, 0], exact: true } }, { reset: true });
+  scene.show({ parts, ground: null, camera: { position: [0, -4, 0], target: [0, 0, 0], exact: true } },
+    { reset: true });
   scene.render();
   const found = [];
   const onScreen = (object) => object.getWorldPosition(new THREE.Vector3()).project(scene.camera);
@@ -574,7 +576,8 @@ NAMED_ARROWS = """(() => {
     const tall = Math.tan(scene.camera.fov * Math.PI / 360);
     const [wide, high] = [object.scale.x / tall / scene.camera.aspect, object.scale.y / tall];
     const [tip, start] = [onScreen(object), onScreen(object.parent)];
-    found.push({ start: [start.x, start.y], tip: [tip.x, tip.y], low: [tip.x - object.center.x * wide, tip.y - object.center.y * high],
+    found.push({ start: [start.x, start.y], tip: [tip.x, tip.y],
+      low: [tip.x - object.center.x * wide, tip.y - object.center.y * high],
       size: [wide, high] });
   });
   return found;
