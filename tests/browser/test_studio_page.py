@@ -124,6 +124,9 @@ def test_a_car_is_driven_with_keys_and_the_stick(shared_tab):
     tab.after(lambda: tab.choose("System", "car"))
     tab.page.locator("#drive").click()
     tab.page.wait_for_selector("html[data-driving=yes]", timeout=60_000)
+    told = tab.page.locator("#side").inner_text()
+    assert told == "The plots come when the drive ends.", "what nobody drove has no plots"
+    assert not tab.page.locator("#plots .plot-area").first.is_visible()
     tab.value(
         "{ const { scene } = studio; scene.receive = (pose) => { globalThis.seen = pose; "
         "Object.getPrototypeOf(scene).receive.call(scene, pose) }; 0 }"
@@ -140,6 +143,7 @@ def test_a_car_is_driven_with_keys_and_the_stick(shared_tab):
     tab.after(lambda: tab.page.locator("#drive").click())
     assert tab.value("studio.request().controls.length") == tab.value("studio.request().config.run.steps") > 2
     assert tab.value("studio.data.runs[0].steps") == tab.value("studio.request().controls.length")
+    assert tab.page.locator("#plots .plot-area").first.is_visible() and not tab.page.locator("#later").is_visible()
     tab.value("{ delete studio.scene.receive; 0 }")
     request, pose = tab.value("studio.request()"), tab.value("globalThis.seen")
     (job,), _ = requests.jobs_of(request, StudioInput())
@@ -148,6 +152,13 @@ def test_a_car_is_driven_with_keys_and_the_stick(shared_tab):
     assert place[0] > 0 and any(position and position[:2] == place for _, position, _ in pose), (place, pose)
     tab.after(lambda: tab.choose("System", "chaplygin-sleigh"))
     assert tab.value("studio.request().controls === undefined")
+
+
+def test_only_what_has_plans_offers_to_park(shared_tab):
+    shared_tab.after(lambda: shared_tab.choose("System", "bicycle"))
+    assert shared_tab.page.locator("#drive").is_visible() and not shared_tab.page.locator("#park").is_visible()
+    shared_tab.after(lambda: shared_tab.choose("System", "unicycle"))
+    assert shared_tab.page.locator("#park").is_visible()
 
 
 def test_a_drive_that_takes_long_to_begin_is_told_and_given_up(shared_tab):
@@ -547,6 +558,45 @@ def test_shadows_labels_scale_and_the_ghost_of_the_setting_before(shared_tab):
     tab.after(lambda: tab.number("a").fill("0.6"))
     assert tab.value("studio.ghost.length") == 1
     assert "before the change" in tab.page.locator("#legend").inner_text()
+
+
+NAMED_ARROWS = """(() => {
+  const names = ["momentum about the contact", "velocity of the point opposite", "push of the ground",
+    "velocity", "angular velocity"];
+  const parts = names.map((name, k) => ({ name, run: 0, colour: "#aa5500", shape: { kind: "arrow",
+    from: [0, 0, 0], to: [0.4 * Math.cos(0.1 * k + TURN), 0, 0.4 * Math.sin(0.1 * k + TURN)], width: 0.01 } }));
+  const { scene } = studio;
+  scene.show({ parts, ground: null, camera: { position: [0, -4, 0], target: [0, 0, 0], exact: true } },
+    { reset: true });
+  scene.render();
+  const found = [];
+  const onScreen = (object) => object.getWorldPosition(new THREE.Vector3()).project(scene.camera);
+  scene.scene.traverseVisible((object) => {
+    if (!object.isSprite) return;
+    const tall = Math.tan(scene.camera.fov * Math.PI / 360);
+    const [wide, high] = [object.scale.x / tall / scene.camera.aspect, object.scale.y / tall];
+    const [tip, start] = [onScreen(object), onScreen(object.parent)];
+    found.push({ start: [start.x, start.y], tip: [tip.x, tip.y],
+      low: [tip.x - object.center.x * wide, tip.y - object.center.y * high],
+      size: [wide, high] });
+  });
+  return found;
+})()"""
+
+
+@pytest.mark.parametrize("turn", [-0.2, 1.4, 3.0, 4.5])
+def test_names_of_arrows_cover_neither_each_other_nor_their_own_arrows(shared_tab, turn):
+    """Five arrows in a fan; the name of the one drawn first is where its arrow points to."""
+    words = shared_tab.value(NAMED_ARROWS.replace("TURN", str(turn)))
+    assert len(words) == 5
+    boxes = [(np.array(word["low"]), np.add(word["low"], word["size"])) for word in words]
+    for k, (low, high) in enumerate(boxes):
+        for other_low, other_high in boxes[:k]:
+            assert (low >= other_high).any() or (high <= other_low).any(), (turn, k)
+    first, (low, high) = words[0], boxes[0]
+    for part in np.linspace(0.0, 0.9, 30):
+        point = (1 - part) * np.array(first["start"]) + part * np.array(first["tip"])
+        assert (point < low).any() or (point > high).any(), (turn, part)
 
 
 @pytest.mark.heavy

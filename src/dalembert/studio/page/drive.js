@@ -29,8 +29,6 @@ const WORDS = {
     push: "Push it",
   },
 };
-const NO_PLAN =
-  "No plan is made for this system: the studio plans for what has two inputs or more and is a body that turns (SO(3)), one on the plane (SE(2)), a car, or a mechanism on wheels that at most one joint steers. da.plan may do it in a script.";
 const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
 const SOON = 0.05; // seconds of a plan that a picture of its goal waits for, and after which it is told that one is made
 const limit = (value) => Math.min(Math.max(value, -1), 1);
@@ -47,7 +45,7 @@ export class Driver {
     Object.assign(this, { panel, studio, show, busy, session: null, beginning: null, held: new Set() });
     this.button = byId("drive");
     this.button.addEventListener("click", () => (this.session ? this.stop() : this.start(false)));
-    byId("park").addEventListener("click", () => (this.kind ? this.start(true) : (byId("status").textContent = NO_PLAN)));
+    byId("park").addEventListener("click", () => this.start(true));
     byId("park-go").addEventListener("click", () => this.driveThere());
     byId("park-push").addEventListener("click", () => (this.push = true));
     byId("park-disc").addEventListener("click", () => this.addDisc());
@@ -70,10 +68,10 @@ export class Driver {
     const saved = this.panel.request.saved === true;
     this.button.hidden = saved || !(this.studio.data?.inputs?.length > 0);
     this.kind = this.studio.data?.goal;
-    byId("park").hidden = this.button.hidden || Boolean(this.session);
+    byId("park").hidden = this.button.hidden || Boolean(this.session) || !this.kind;
     const words = WORDS[this.kind ?? "pose"];
     byId("park").textContent = words.park;
-    byId("park").title = this.kind ? words.title : NO_PLAN;
+    byId("park").title = words.title;
     byId("park-go").textContent = words.go;
     byId("park-push").textContent = words.push;
     byId("park-discs").hidden = this.kind === "attitude";

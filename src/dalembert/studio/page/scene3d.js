@@ -451,23 +451,36 @@ export class View3D {
     this.draw();
   }
 
-  // The words beside arrows, moved so that the edge of the picture does not cut them and none lies on another.
+  // The words at the tips of arrows, on the side to which these point, moved so that the edge of the picture does not cut
+  // them and none lies on another.
   keepWordsApart() {
+    const { aspect } = this.camera;
     const tall = Math.tan((FIELD * Math.PI) / 360); // of a picture from -1 to 1
-    const inside = (at, size) => (Math.abs(at) < 1.2 ? Math.min(Math.max(0.5, 1 - (1 - at) / size), (1 + at) / size) : 0.5);
-    const taken = this.partner ? [[-1, 1 - 56 / this.height, 480 / this.width]] : []; // by the name of a pane
+    const inside = (at, size, middle) => (Math.abs(at) < 1.2 ? Math.min(Math.max(middle, 1 - (1 - at) / size), (1 + at) / size) : middle);
+    const taken = this.partner ? [[-1, 1 - 60 / this.height, 480 / this.width, 1]] : []; // by the name of a pane
+    this.scene.updateMatrixWorld();
+    this.camera.updateMatrixWorld();
     this.scene.traverseVisible((object) => {
       if (!object.isSprite) return;
       const { x, y } = corner.setFromMatrixPosition(object.matrixWorld).project(this.camera);
-      const [wide, high] = [object.scale.x / (tall * this.camera.aspect), object.scale.y / tall];
-      object.center.set(inside(x, wide), inside(y, high));
+      const [wide, high] = [object.scale.x / (tall * aspect), object.scale.y / tall];
+      let [right, up] = [0, 0];
+      if (object.userData.beside) {
+        const start = moved.setFromMatrixPosition(object.userData.beside.matrixWorld).project(this.camera);
+        [right, up] = [(x - start.x) / wide, (y - start.y) / high];
+        const most = 2 * Math.max(Math.abs(right), Math.abs(up)) || 1;
+        [right, up] = [right / most, up / most];
+      }
+      object.center.set(inside(x, wide, 0.5 - right), inside(y, high, 0.5 - up));
       if (object.userData.aspect < 2) return; // a cross, or the name of an axis
       const left = x - object.center.x * wide;
-      let low = y - object.center.y * high;
-      for (const [l, b, w] of taken)
-        if (Math.abs(low - b) < high && left < l + w && l < left + wide) low = !this.partner && b + 2 * high < 1 ? b + high : b - high;
-      object.center.y = (y - low) / high;
-      taken.push([left, low, wide]);
+      const low = y - object.center.y * high;
+      const off = (at) => Math.abs(at - low) + (at < -1 || at + high > 1 ? 9 : 0);
+      const isFree = (at) => taken.every(([l, b, w, h]) => at > b + h || b > at + high || left > l + w || l > left + wide);
+      const places = [low, ...taken.flatMap(([, b, , h]) => [b + h + 1e-6, b - high - 1e-6])].filter(isFree);
+      const [best] = places.sort((one, other) => off(one) - off(other));
+      object.center.y = (y - best) / high;
+      taken.push([left, best, wide, high]);
     });
   }
 

@@ -117,7 +117,7 @@ const BUILDERS = {
     const arrow = new THREE.Group().add(shaft, head);
     if (!crossed) for (const part of [shaft, head]) part.add(seenThrough(part.geometry, colour, opacity)); // no body hides it
     const words = text ? textSprite(text, colour, 0.9) : null;
-    if (words) arrow.add(words);
+    if (words) words.userData.beside = arrow.add(words);
     const cross = crossed ? textSprite("✕", colour, 1.2) : null; // nothing may move along it
     if (cross) arrow.add(cross);
     const start = new Track(from, 3);
@@ -139,7 +139,7 @@ const BUILDERS = {
       if (cross) cross.position.z = 0.5 * (length - tip);
       if (words) {
         words.visible = length > 6 * usual; // a short arrow needs no name
-        words.position.z = length + 1.5 * tip;
+        words.position.z = length + 0.3 * tip;
       }
     };
     return { objects: [arrow], update, points: Float32Array.from([...from, ...to].flat()) };
