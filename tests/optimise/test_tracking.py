@@ -98,7 +98,7 @@ def test_a_control_is_the_feedback_at_the_measured_state(lane_change):
     ("options", "sentence"),
     [
         ({"state_weight": -1.0}, "state_weight is -1.0; allowed"),
-        ({"control_weight": 0.0}, "control_weight has to be positive"),
+        ({"control_weight": 0.0}, "control_weight must be positive"),
         ({"state_weight": np.ones(3)}, "allowed: a number, 5 numbers or a 5 x 5 matrix"),
         ({"horizon": -2}, "horizon is -2; allowed"),
         ({"state_weight": {"speeed": 1.0}}, r"unknown name in state_weight .speeed.\..* Allowed: "),
