@@ -4,11 +4,13 @@ import dataclasses
 import itertools
 import re
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 
 import dalembert as da
 from dalembert.kernels import StaleEntry, evaluate, plans
@@ -183,6 +185,39 @@ def test_controls_are_a_guess_with_the_motion_that_they_make():
     again = park(20, guess=made.controls)
     assert again.status == "optimal" and again.iterations <= 3 < made.iterations
     assert again.cost == pytest.approx(made.cost, rel=1e-10)
+
+
+def test_a_plan_as_a_guess_brings_its_multipliers():
+    """A finer plan takes few iterations from a coarse one: a large barrier would lead away from it."""
+    bounds = {"force": (-0.3, 0.3)}
+    coarse = park(20, bounds=bounds)
+    finer, anew = park(40, bounds=bounds, guess=coarse), park(40, bounds=bounds)
+    assert finer.status == "optimal" and finer.iterations < 0.7 * anew.iterations
+    assert finer.cost == pytest.approx(anew.cost, rel=1e-6)  # the barrier of the last iterate
+    again = park(40, bounds={"force": (-0.4, 0.4)}, guess=finer)  # other numbers of the same problem
+    assert again.status == "optimal" and again.cost < finer.cost
+    free = park(40, guess=finer)  # other rows: its bounds are gone
+    assert free.status == "optimal" and free.cost == pytest.approx(park(40).cost, rel=1e-10)
+    failed = replace(finer, status="stalled", costates=np.full_like(finer.costates, np.nan))
+    assert park(40, bounds=bounds, guess=failed).status == "optimal"  # of a plan that failed nothing is believed
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("x", "y"), [(3, 6), (10, 5), (12, 3)])
+def test_a_steered_edge_falls_in_least_time_to_other_ends(x, y):
+    """Problem 5 between other points, with wide bounds of the duration: cycloids."""
+    edge, end = control.steered_edge(), brentq(lambda s: (s - np.sin(s)) / (1 - np.cos(s)) - x / y, 1e-6, 6.28)
+    exact, guess, times = end * np.sqrt(y / (1 - np.cos(end)) / control.PULL), None, []
+    start, goal = edge.state(pose(-1.4, 0, 10), np.zeros(3)), edge.state(pose(-0.4, x, 10 - y), [0.0, 9.0, 0.0])
+    for steps in (40, 80, 160):
+        for weight in (1e-2, 1e-4):
+            guess = plan(
+                edge, start=start, goal=goal, free_start=("along w", "w"), free_goal=("along w", "velocity"),
+                steps=steps, duration=(0.3, 4.0), cost=partial(control._time_and_steering, weight), guess=guess,
+            ).check()  # fmt: skip
+        times.append(guess.duration)
+        assert steps == 40 or guess.iterations <= 10
+    assert extrapolate(times)[0] == pytest.approx(exact, rel=1e-8)
 
 
 def test_a_spherical_satellite_turns_from_rest_to_rest():
@@ -671,9 +706,9 @@ def test_a_calm_plan_that_is_only_feasible_begins_the_search_for_the_cost(monkey
     """A trial that meets the goal, and ends before its unrest is least, was thrown away: then there was no plan."""
     own, solve = park(20), planning.Solver.solve
 
-    def give_up(self, x, u):
+    def give_up(self, x, u, known=None):
         self.options = replace(self.options, max_iterations=1)
-        return solve(self, x, u)
+        return solve(self, x, u, known)
 
     monkeypatch.setattr(planning.Solver, "solve", give_up)
     monkeypatch.setattr(planning, "MAX_TRIAL", 5)

@@ -60,7 +60,7 @@ from ..numerics.types import Array, Element, Scalar, Velocity
 from ..plotting import plot_controlled
 from ..trajectory import Trajectory, simulate
 from .program import SOLVERS, solve_by
-from .solver import NOTHING, Options, Solution, Solver
+from .solver import NOTHING, Multipliers, Options, Solution, Solver
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -749,7 +749,12 @@ class _Task:
         try:
             if self.solver is None:
                 search = Solver(*given, backend)
-                found = search.solve_first(nodes, controls) if trial else search.solve(nodes, controls)
+                known = self._known_multipliers(guess) if isinstance(guess, Plan) else None
+                find = search.solve_first if trial else search.solve
+                found = find(nodes, controls, known)
+                if known is not None and found.status[0] not in ("optimal", "interrupted"):
+                    cold = find(nodes, controls)
+                    found = min(found, cold, key=lambda each: (each.status[0] != "optimal", each.infeasibility[0]))
             else:
                 found = solve_by(self.solver, *given, nodes, controls)
         except LoweringError as fault:
@@ -895,9 +900,9 @@ class _Task:
         self.share = (1.0, 0.0)
         discrete, numbers, free = self.problem()
         target, options = part_of(self.target, slice(1)), replace(self.options, scaled=False)
-        solver, last = Solver(discrete, (self.system, numbers), target, free, options), (1, 2 * self.free_time)
-        ends = (found.nu, np.full(last, NOTHING))
-        return solver.judge(found.x, found.u, found.costate, found.dual, ends)._replace(status=["feasible"])
+        known = Multipliers(found.costate, found.dual, found.nu, np.full((1, 2 * self.free_time), NOTHING))
+        solver = Solver(discrete, (self.system, numbers), target, free, options)
+        return solver.judge(found.x, found.u, known)._replace(status=["feasible"])
 
     def _continue(self, guess: Plan, like: Node) -> tuple[Node, Numbers]:
         """The nodes and controls of another plan, which may have another number of steps."""
@@ -912,6 +917,18 @@ class _Task:
         w = like.w if self.kinematic else (xi + rest * (guess.xi[index + 1] - xi))[:, self.free]
         node = like._replace(g=g, w=w, duration=np.full_like(like.duration, guess.duration))
         return part_of(jax.tree.map(np.asarray, node), None), guess.controls[index[:-1]][None]
+
+    def _known_multipliers(self, guess: Plan) -> Multipliers | None:
+        """The multipliers of another plan that succeeded, at these steps; None where its states were others."""
+        if guess.status not in REACHED or guess.costates.shape[1] != self.solved[0].dim or not guess.costates.any():
+            return None
+        old = np.arange(len(guess.controls)) + 1
+        places = np.arange(1, self.steps + 1) * len(old) / self.steps
+        costate, dual = (
+            np.stack([np.interp(places, old, column) for column in [*part.T, old]], axis=1)[None, :, :-1]
+            for part in (guess.costates, guess.bound_multipliers * len(old) / self.steps)
+        )
+        return Multipliers(costate, dual, guess.goal_multipliers[None], np.zeros((1, 2 * self.free_time)))
 
     def plan_of(self, found: Solution, b: int) -> Plan:
         """One plan of a solution."""

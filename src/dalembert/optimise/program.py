@@ -26,6 +26,7 @@ from .solver import (
     Derived,
     End,
     Iterate,
+    Multipliers,
     Options,
     Solution,
     Solver,
@@ -257,7 +258,7 @@ class NonlinearProgram:
         costate = np.einsum("ki,kij->kj", costate, np.asarray(turned)[1:])
         sides = zip((below, above), map(list, discrete.bounded), strict=True)
         dual = np.concatenate([*(self._controls(side)[:, places] for side, places in sides), dual], axis=1)
-        rows = nodes, u, costate, np.maximum(dual, 0.0), (nu, np.maximum(end_dual, 0.0))
+        rows = nodes, u, Multipliers(costate, np.maximum(dual, 0.0), nu, np.maximum(end_dual, 0.0))
         rows, target = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (rows, self.target))
         options = Options(self.tolerance, self.max_iterations, scaled=False)
         found = Solver(discrete, consts, target, self.free, options).judge(*rows)

@@ -74,6 +74,7 @@ LOCAL = 1e-4  # residual of first order below which a step is taken that lowers 
 MEMORY = 4  # merits that an accepted step may fall back to: steps along a curved constraint first raise the merit
 SIDE_BY_SIDE = 16  # problems that a processor solves at once
 MORE_LANES = 8  # up to so many problems at once are compiled without effort at first
+KNOWN_BARRIER, BROKEN = 1e-4, 1e-2  # where multipliers are known, unless a constraint is broken by more
 WORTH = 5e-5  # seconds of work for each operation of a program that make its compilation with all effort worth it
 MAX_MACHINES, MAX_KEPT_BYTES = 16, 1 << 26  # that wait for the next problem of their kind
 ACTIVE, OPTIMAL, TOO_LONG, STALLED, INTERRUPTED = range(5)
@@ -273,6 +274,15 @@ class End(NamedTuple):
     nu: Any
     slack: Any
     dual: Any
+
+
+class Multipliers(NamedTuple):
+    """Those of the steps (B, N, dim), of what these hold (B, N, rows), of psi, and of what holds at the end."""
+
+    costate: Numbers
+    dual: Numbers
+    nu: Numbers
+    last: Numbers
 
 
 class Lane(NamedTuple):
@@ -689,6 +699,30 @@ class Machine:
         self.lengths[1][:2] = 0.0
         self.begin_anew(barrier)
 
+    def put_in(self, known: Multipliers, barrier: float, factor: float) -> None:
+        """Begin at multipliers that are known, where the cost counts so many times; those of other rows are not.
+
+        Slacks lie at the constraints, or as far inside as the barrier asks for, which is that of another search where
+        constraints are new or broken.
+        """
+        lanes, end = len(known.nu), self.lane.read("end", len(known.nu))
+        costate, dual = (np.concatenate([part, part[:, -1:]], axis=1) for part in known[:2])
+        rows = zip((dual, known.nu, known.last), (self.stages.read("dual", lanes), end.nu, end.dual), strict=True)
+        dual, nu, last = (
+            factor * part.reshape(like.shape) if part.shape[-1] == like.shape[-1] else 0.0 * like for part, like in rows
+        )
+        places = ((self.stages.read("held", lanes), dual), (self.lane.read("made", lanes).held, last))
+        broken = min(held.min(initial=0.0) for held, _ in places) < -BROKEN
+        if barrier and (broken or known.dual.shape[-1] != dual.shape[-1]):
+            barrier = self.barrier
+        slack, far = (np.maximum(held, barrier / np.maximum(y, 1.0)).clip(LEAST_SLACK) for held, y in places)
+        dual = np.maximum(dual, barrier / slack)
+        for name, value in (("costate", factor * costate), ("slack", slack), ("dual", dual)):
+            self.stages.write(name, value)
+        self.lane.write("end", End(nu, far, np.maximum(last, barrier / far)))
+        self.lengths[1][3] = factor
+        self.begin_anew(barrier or self.barrier)
+
     def scale(self) -> None:
         """After the first step: let the cost count so many times that the largest multiplier of this step is 10.
 
@@ -745,24 +779,19 @@ class Solver:
         made.begin(x, u)
         return made
 
-    def judge(self, x: Any, u: Numbers, costate: Numbers, dual: Numbers, ends: tuple[Numbers, Numbers]) -> Solution:
-        """What an iterate is worth, with multipliers of the steps, of what these hold, of psi, and of what it holds."""
-        at, (nu, own) = self.machine(x, u, self.target), ends  # it evaluates what is held
-        for name, value in (("costate", costate), ("dual", dual)):
-            at.stages.write(name, np.concatenate([value, value[:, -1:]], axis=1))
-        at.stages.write("slack", np.maximum(at.stages.read("held", len(u)), LEAST_SLACK))
-        last = np.maximum(at.lane.read("made", len(u)).held, LEAST_SLACK)
-        at.lane.write("end", End(nu[:, None], last, own[:, None]))
-        at.begin_anew(at.barrier)
+    def judge(self, x: Any, u: Numbers, known: Multipliers) -> Solution:
+        """What an iterate with its multipliers is worth."""
+        at = self.machine(x, u, self.target)  # it evaluates what is held
+        at.put_in(known, 0.0, 1.0)
         at.score()
         found = self._read(at, len(u))
         give_machine(at)
         return found
 
-    def solve(self, x: Any, u: Numbers) -> Solution:
-        """Solve from the nodes x (B, N + 1, ...) and the controls u (B, N, ...)."""
+    def solve(self, x: Any, u: Numbers, known: Multipliers | None = None) -> Solution:
+        """Solve from the nodes x (B, N + 1, ...) and the controls u (B, N, ...); of one problem, from multipliers."""
         if self.backend == "cuda" or len(u) <= SIDE_BY_SIDE:
-            return self._solve(x, u, slice(None), self.note)
+            return self._solve(x, u, slice(None), self.note, known)
         count = -(-len(u) // SIDE_BY_SIDE)  # few enough at once that their numbers stay near the processor
         places = [slice(len(u) * k // count, len(u) * (k + 1) // count) for k in range(count)]
         done: list[Solution] = []
@@ -779,18 +808,23 @@ class Solver:
                     self.stopped = True  # the parts end with what they have
         return Solution(*(join(parts) for parts in zip(*done, strict=True)))
 
-    def solve_first(self, x: Any, u: Numbers) -> Solution:
+    def solve_first(self, x: Any, u: Numbers, known: Multipliers | None = None) -> Solution:
         """One problem after the other until one is solved or feasible: all run on the code of the first."""
         for b in range(len(u)):
-            found = self._solve(x, u, slice(b, b + 1), self.note)
+            found = self._solve(x, u, slice(b, b + 1), self.note, known)
             if self.stopped or found.status[0] == "optimal" or found.infeasibility[0] <= self.options.feasible:
                 break
         return found
 
-    def _solve(self, x: Any, u: Numbers, place: slice, note: Any = None) -> Solution:
+    def _solve(
+        self, x: Any, u: Numbers, place: slice, note: Any = None, known: Multipliers | None = None
+    ) -> Solution:
         """Solve some of the problems side by side."""
         x, u, target = part_of((x, u, self.target), place)
         at, count = self.machine(x, u, target), -1
+        if known is not None:  # the largest is 10 then, as after the first step of another search
+            largest = max(np.abs(part).max(initial=0.0) for part in known)
+            at.put_in(known, at.barrier and KNOWN_BARRIER, MULTIPLIER / largest)
         begin = time.thread_time()
         try:
             while not self.stopped:
@@ -803,7 +837,7 @@ class Solver:
                 if at.flags("status").all():
                     break
                 at.step()
-                if not count and self.options.scaled and not at.barrier:
+                if not count and self.options.scaled and not at.barrier and known is None:
                     at.scale()
         except KeyboardInterrupt:
             self.stopped = True
