@@ -435,19 +435,21 @@ def _integrate(
 
 
 class Replay:
-    """Runs of one kind that were checked before: where the numbers of their starts and records lie is known."""
+    """Runs of one kind that were checked before: where the numbers of their starts and records lie is known.
 
-    __slots__ = ("_group", "_kinds", "_mark", "_places", "_script", "_tree", "chain")
+    `records(words)` are the wanted `part` of the records that a run left; a single one has no axis for its number.
+    """
 
-    def __init__(self, chain: Chain, state: State, step: float, blocks: tuple[tuple[int, int], ...], initial: bool):
+    __slots__ = ("_group", "_kinds", "_mark", "_script", "chain", "records")
+
+    def __init__(
+        self, chain: Chain, state: State, step: float, blocks: tuple[tuple[int, int], ...], initial: bool,
+        part: Callable[[Any], Any],
+    ):  # fmt: skip
         self.chain, self._group, self._script = chain, state.group, (step, blocks, initial)
         self._kinds = [(np.ndarray, *kind) for kind in shapes_of(jax.tree.leaves(state))]
-        single, rows = not initial, int(initial) + sum(saves for saves, _ in blocks)
-        record, front = chain.steps.record, () if single else (rows,)
-        native = all(wide is own for *_, wide, own in record)
-        spots = [((*front, *shape), own, 8 * (chain.out + rows * before)) for before, _, shape, _, own in record]
-        self._places, self._tree = spots if native else None, chain.steps.record_tree
-        self._mark = chain.out + chain.mark if single else None
+        self._mark = None if initial else chain.out + chain.mark
+        self.records = _record_reader(chain, part, (1 + sum(saves for saves, _ in blocks),) if initial else ())
 
     def run(self, constants: bytes, state: Any, rows: list[Any]) -> Words | None:
         """Return the words of a run from a state; None where it is of another kind, or has to be asked or refused."""
@@ -471,20 +473,37 @@ class Replay:
             return self.chain.is_well(words)
         return words.item(self.chain.status) == OK and words.item(place) != NO_RECORD
 
-    def records(self, words: Words) -> Any:
-        """Return the records; a single one has no axis for its number."""
-        if self._places is None:
-            return self.chain.records(words, single=self._mark is not None)
-        return self._tree.unflatten([np.ndarray(shape, kind, words, place) for shape, kind, place in self._places])
+
+def _record_reader(chain: Chain, part: Callable[[Any], Any], front: tuple[int, ...]) -> Callable[[Words], Any]:
+    """Return what finds a part of the records in words: views, whose places are known before."""
+    steps, rows = chain.steps, math.prod(front)
+    wanted, tree = jax.tree.flatten(part(steps.record_tree.unflatten(range(len(steps.record)))))
+    if any(wide is not own for *_, wide, own in steps.record):
+        return lambda words: part(chain.records(words, single=not front))
+    fields = [steps.record[i] for i in wanted]
+    places = [((*front, *shape), own, 8 * (chain.out + rows * before)) for before, _, shape, _, own in fields]
+    made = tree.unflatten(wanted)
+
+    def read_state(words: Words) -> State:
+        state: State = tuple.__new__(State, [np.ndarray(shape, kind, words, place) for shape, kind, place in places])
+        state.group = made.group
+        return state
+
+    if made.__class__ is State and set(map(type, made)) == {int}:  # JAX takes twice as long
+        return read_state
+    return lambda words: tree.unflatten([np.ndarray(shape, kind, words, place) for shape, kind, place in places])
 
 
-def make_replay(chain: Chain, state: State, step: float, blocks: tuple[tuple[int, int], ...], initial: bool) -> Any:
-    """Return what runs again from states of this kind; None where a state is not of arrays, or of no group."""
+def make_replay(
+    chain: Chain, state: State, step: float, blocks: tuple[tuple[int, int], ...], initial: bool,
+    part: Callable[[Any], Any] = lambda record: record,
+) -> Replay | None:  # fmt: skip
+    """Return what runs again from states of this kind; None where a state is not of doubles, or of no group."""
     if state.__class__ is not State or state.group is None:
         return None
     if any(type(leaf) is not np.ndarray or leaf.dtype != float for leaf in jax.tree.leaves(state)):
         return None
-    return Replay(chain, state, step, blocks, initial)
+    return Replay(chain, state, step, blocks, initial, part)
 
 
 def _run_again(

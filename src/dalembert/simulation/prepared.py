@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -180,7 +181,8 @@ class PreparedRun:
             assert words is not None
         plain = controls is None or (system.inputs and type(held) is np.ndarray)
         if leaves is None and plain and "taken" in self._known:
-            replay = make_replay(chain, state, self.step, self.blocks, initial)
+            part = (lambda made: made) if self.save == "all" else attrgetter("values")
+            replay = make_replay(chain, state, self.step, self.blocks, initial, part)
             if replay is not None:
                 self._known[controls is None] = replay, constants, rows
         return self._finish(system, state, held, chain, words)
@@ -208,7 +210,7 @@ class PreparedRun:
             return None
         if self.save == "all" or not replay.is_well(words):
             return self._finish(system, state, held, replay.chain, words, replay)
-        return Saved(replay.records(words).values, (replay.chain, words))
+        return Saved(replay.records(words), (replay.chain, words))
 
     def _finish(
         self, system: MechanicalSystem, state: State, held: Any, chain: Chain, words: Words,
