@@ -482,7 +482,7 @@ def _record_reader(chain: Chain, part: Callable[[Any], Any], front: tuple[int, .
         return lambda words: part(chain.records(words, single=not front))
     fields = [steps.record[i] for i in wanted]
     places = [((*front, *shape), own, 8 * (chain.out + rows * before)) for before, _, shape, _, own in fields]
-    made = tree.unflatten(wanted)
+    made = jax.tree.unflatten(tree, wanted)
 
     def read_state(words: Words) -> State:
         state: State = tuple.__new__(State, [np.ndarray(shape, kind, words, place) for shape, kind, place in places])
@@ -491,7 +491,8 @@ def _record_reader(chain: Chain, part: Callable[[Any], Any], front: tuple[int, .
 
     if made.__class__ is State and set(map(type, made)) == {int}:  # JAX takes twice as long
         return read_state
-    return lambda words: tree.unflatten([np.ndarray(shape, kind, words, place) for shape, kind, place in places])
+    join: Any = tree.unflatten  # type: ignore[attr-defined]  # `jax.tree.unflatten` calls it
+    return lambda words: join([np.ndarray(shape, kind, words, place) for shape, kind, place in places])
 
 
 def make_replay(
@@ -558,10 +559,10 @@ def _run_at_once(
         require()
         words = chain.run(given, start, controls, blocks, True, judged=True)
         assert words is not None
-    plain = schedule.controls is None or (system.inputs and len(controls) == 1)
-    replay, kind = make_replay(chain, state, step, blocks, True) if known is not None and plain else None, None
-    if replay is not None and (kind := words_of((system, h))) is not None:
-        known[:] = [partial(_run_again, schedule, replay, h, kind[0])]
+    if known is not None and (schedule.controls is None or (system.inputs and len(controls) == 1)):
+        replay, kind = make_replay(chain, state, step, blocks, True), words_of((system, h))
+        if replay is not None and kind is not None:
+            known[:] = [partial(_run_again, schedule, replay, h, kind[0])]
     return finish_run(schedule, system, h, chain, words, schedule.controls)
 
 

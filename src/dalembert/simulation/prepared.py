@@ -155,9 +155,10 @@ class PreparedRun:
         kind; `controls` that of the controls given to `prepare`. Nothing is kept from one call to the next.
         """
         system, leaves = (self.system, None) if parameters is None else self._with(parameters)
-        known = self._known.get(controls is None)
-        if known is not None and (made := self._run_again(*known, system, leaves, state, controls)) is not None:
-            return made
+        if (known := self._known.get(controls is None)) is not None:
+            replay, constants, rows = known
+            if (made := self._run_again(replay, constants, rows, system, leaves, state, controls)) is not None:
+                return made
         schedule = self.schedule
         held = schedule.controls
         if controls is not None:
