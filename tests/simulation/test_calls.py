@@ -64,6 +64,17 @@ def test_a_short_run_has_the_bits_of_the_long_way(name, monkeypatch):
     np.testing.assert_allclose(fast.energy(), energies, rtol=1e-13, atol=1e-13)
 
 
+def test_a_run_that_ends_well_has_all_fields_of_one_that_is_made_field_by_field():
+    system = da.models.chaplygin_sleigh()
+    run = partial(da.simulate, system, da.LagrangeDAlembert(), system.state(xi=[0.5, -1.0, 0.0]), step=0.1, steps=4)
+    slow, fields = run(progress=lambda done, total: None), {each.name for each in dataclasses.fields(da.Trajectory)}
+    for made in (run(), run()):
+        assert {*vars(made)} == fields - {"final"} | {"_finish"}
+        assert all(same_bits(getattr(made, name), getattr(slow, name)) for name in ("records", "final", "step"))
+        plain = ("backend", "note", "interrupted", "batched", "controlled", "tangents", "events", "controls", "every")
+        assert [getattr(made, name) for name in plain] == [getattr(slow, name) for name in plain]
+
+
 def test_a_call_that_is_known_reads_numbers_again_and_refuses_what_it_refused():
     inertia = np.diag([2.0, 1.0, 1.0])
     kinetic = lambda t, g, xi, p: 0.5 * xi @ p["inertia"] @ xi
