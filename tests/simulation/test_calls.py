@@ -18,7 +18,7 @@ from dalembert.integrators import METHODS
 from dalembert.io.config import build_state
 from dalembert.kernels import evaluate, plans
 from dalembert.mechanics import judge_start
-from dalembert.simulation import driver
+from dalembert.simulation import driver, prepared
 
 MODELS = da.models.MODELS
 QUICK = ("suslov", "chaplygin-sleigh", "nonholonomic-particle", "rigid-body")
@@ -62,6 +62,17 @@ def test_a_short_run_has_the_bits_of_the_long_way(name, monkeypatch):
         assert same_bits((again.records, again.final), (slow.records, slow.final))
     energies = jax.jit(jax.vmap(system.energy))(*fast.records.state[:3])
     np.testing.assert_allclose(fast.energy(), energies, rtol=1e-13, atol=1e-13)
+
+
+def test_a_run_that_ends_well_has_all_fields_of_one_that_is_made_field_by_field():
+    system = da.models.chaplygin_sleigh()
+    run = partial(da.simulate, system, da.LagrangeDAlembert(), system.state(xi=[0.5, -1.0, 0.0]), step=0.1, steps=4)
+    slow, fields = run(progress=lambda done, total: None), {each.name for each in dataclasses.fields(da.Trajectory)}
+    for made in (run(), run()):
+        assert {*vars(made)} == fields - {"final"} | {"_finish"}
+        assert all(same_bits(getattr(made, name), getattr(slow, name)) for name in ("records", "final", "step"))
+        plain = ("backend", "note", "interrupted", "batched", "controlled", "tangents", "events", "controls", "every")
+        assert [getattr(made, name) for name in plain] == [getattr(slow, name) for name in plain]
 
 
 def test_a_call_that_is_known_reads_numbers_again_and_refuses_what_it_refused():
@@ -456,6 +467,88 @@ def test_a_prepared_run_refuses_what_simulate_refuses():
         da.prepare(system, method, step=0.05, steps=4, controls=lambda t: np.zeros(2))
     with pytest.raises(da.InvalidInput, match="steps is 0"):
         da.prepare(system, method, step=0.05, steps=0)
+
+
+def counted_finds(run, monkeypatch):
+    """A list that grows when a call of this prepared run is looked at as if none had been made before."""
+    looked, find = [], prepared.PreparedRun._find
+    monkeypatch.setattr(prepared.PreparedRun, "_find", lambda *given: looked.append(1) or find(*given))
+    return looked
+
+
+@pytest.mark.parametrize("save", ["all", "final", ("g", "xi"), lambda system, state: 2.0 * state.xi])
+def test_a_prepared_call_of_a_known_kind_has_the_bits_of_the_first_and_reads_all_numbers_again(save, monkeypatch):
+    system, rng, method = driven(), np.random.default_rng(5), da.LagrangeDAlembert()
+    run = da.prepare(system, method, step=0.05, steps=6, save_every=2, save=save)
+    of = lambda made: made.records if save == "all" else made.values
+    xi, rows = np.array([0.5, 1.0, -0.15]), rng.normal(size=(6, 2))
+    own = da.State(*map(np.array, system.state(xi=xi)), system.group)  # arrays that can be changed in place
+
+    def fresh(state, *others):
+        return of(da.prepare(system, method, step=0.05, steps=6, save_every=2, save=save)(state, *others))
+
+    run(own), run(own, None, rows)
+    looked = counted_finds(run, monkeypatch)
+    same = [(own,), (own, None, rows), (system.state(xi=xi),), (own, None, rows)]
+    found = [of(run(*given)) for given in same]
+    assert not looked
+    assert all(same_bits(each, fresh(*given)) for each, given in zip(found, same, strict=True))
+    before = of(run(own)), of(run(own, None, rows))
+    rows[2, 1] = 0.7  # numbers that are changed in place are read again, and what was given stays
+    own.xi[:], own.momentum[:] = 2.0 * own.xi, 2.0 * own.momentum
+    kept = jax.tree.map(np.copy, before)
+    looked.clear()
+    after = of(run(own)), of(run(own, None, rows))
+    assert not looked
+    assert same_bits(after, (fresh(own), fresh(own, None, rows))) and same_bits(before, kept)
+    assert not same_bits(after[0], before[0]) and not same_bits(after[1], before[1])
+    still = rows.copy()
+    still.flags.writeable = False
+    turned = np.asfortranarray(rows)
+    by_name = {each.name: rows[:, i] for i, each in enumerate(system.inputs)}
+    for controls in (still, turned, by_name, jnp.asarray(rows), rows.astype(np.float32).astype(float)):
+        assert same_bits(of(run(own, None, controls)), fresh(own, None, controls))
+    for leaf in (0.0, np.float32(0.0), jnp.zeros(())):  # other types go the way of a first call
+        assert same_bits(of(run(own._replace(t=leaf))), fresh(own._replace(t=leaf)))
+    half = own._replace(g=own.g.astype(np.float32))
+    twin = da.prepare(system, method, step=0.05, steps=6, save_every=2, save=save)
+    assert same_bits(of(run(half)), of(twin(half))) and same_bits(of(twin(own)), of(run(own)))
+    if save == "final":
+        traced = jax.jit(lambda state: run(state).values.xi)(own)
+        np.testing.assert_allclose(traced, run(own).values.xi, rtol=1e-13)
+        slope = jax.grad(lambda m: jnp.sum(run(own._replace(momentum=m)).values.xi))(jnp.asarray(own.momentum))
+        assert np.isfinite(slope).all()
+
+
+@pytest.mark.parametrize("save", ["all", "final"])
+def test_a_prepared_call_of_a_known_kind_refuses_what_the_first_refuses(save):
+    system, method, rows = driven(), da.LagrangeDAlembert(), np.full((4, 2), 0.1)
+    state = system.state(xi=[0.5, 1.0, -0.15])
+    bounded = dataclasses.replace(system, inputs=[da.Input("push", "N", -1.0, 1.0), da.Input("pull")])
+    many = jax.tree.map(lambda leaf: np.stack([leaf] * 3), state)
+    starts = [many, state._replace(xi=np.zeros(4)), state._replace(xi=np.array([0.5, 1.0, 0.0]))]
+    starts += [state._replace(momentum=np.full(3, np.nan)), state._replace(t=np.array(np.nan))]
+    starts += [state._replace(t=np.array(1e30)), tuple(state), 3, None]
+    starts += [state._replace(xi=np.full(3, np.nan)), state._replace(xi=state.xi.astype(complex))]
+    lost, wide, far = rows.copy(), rows.copy(), rows.copy()
+    lost[1, 1], wide[3, 0], far[0, 0] = np.nan, np.inf, -2.0
+    for own in (system, bounded):
+        known, new = (da.prepare(own, method, step=0.05, steps=4, save=save) for _ in range(2))
+        known(state), known(state, None, rows)
+        calls = [(start, None, controls) for start in starts for controls in (None, rows)]
+        bad = (lost, wide, rows[:3], rows[:, :1], 1j * rows, lambda t: t)
+        calls += [(state, None, each) for each in bad]
+        calls += [(state, None, {"push": rows[:, 0], "pul": rows[:, 1]})] if own is bounded else []
+        calls += [(state, None, far)] if own is bounded else []
+        for given in calls:
+            with pytest.raises(da.InvalidInput) as first:
+                new(*given)
+            with pytest.raises(da.InvalidInput) as later:
+                known(*given)
+            assert str(first.value) == str(later.value)
+        big = np.full((4, 2), 1.0 if own is bounded else 1e200)  # at a bound, or finite though its square is not
+        for given in ((state._replace(g=np.zeros((3, 3))),), (state, None, big)):
+            assert known(*given).status == new(*given).status
 
 
 @pytest.mark.heavy

@@ -434,34 +434,96 @@ def _integrate(
     return _drop_repeated_records(made, schedule)
 
 
-def arrays_of(state: Any, group: Any) -> list[Any] | None:
-    """The leaves of a state of this group, if they are arrays of NumPy: its parts, where a configuration is a tuple."""
-    if state.__class__ is not State or state.group is not group:
+class Replay:
+    """Runs of one kind that were checked before: where the numbers of their starts and records lie is known.
+
+    `records(words)` are the wanted `part` of the records that a run left; a single one has no axis for its number.
+    """
+
+    __slots__ = ("_group", "_kinds", "_mark", "_script", "chain", "records")
+
+    def __init__(
+        self, chain: Chain, state: State, step: float, blocks: tuple[tuple[int, int], ...], initial: bool,
+        part: Callable[[Any], Any],
+    ):  # fmt: skip
+        self.chain, self._group, self._script = chain, state.group, (step, blocks, initial)
+        self._kinds = [(np.ndarray, *kind) for kind in shapes_of(jax.tree.leaves(state))]
+        self._mark = None if initial else chain.out + chain.mark
+        self.records = _record_reader(chain, part, (1 + sum(saves for saves, _ in blocks),) if initial else ())
+
+    def run(self, constants: bytes, state: Any, rows: list[Any]) -> Words | None:
+        """Return the words of a run from a state; None where it is of another kind, or has to be asked or refused."""
+        if state.__class__ is not State or state.group is not self._group:
+            return None
+        t, g, *rest = state
+        start, (step, blocks, initial) = [t, *g, *rest] if g.__class__ is tuple else [t, g, *rest], self._script
+        try:
+            if [(leaf.__class__, leaf.shape, leaf.dtype) for leaf in start] != self._kinds:
+                return None
+        except AttributeError:  # a number, say
+            return None
+        now = t.item()
+        if now + step == now or not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+            return None
+        return self.chain.run(constants, start, rows, blocks, initial)
+
+    def is_well(self, words: Words) -> bool:
+        """Whether the run ended well, and no record is missing."""
+        if (place := self._mark) is None:
+            return self.chain.is_well(words)
+        return words.item(self.chain.status) == OK and words.item(place) != NO_RECORD
+
+
+def _record_reader(chain: Chain, part: Callable[[Any], Any], front: tuple[int, ...]) -> Callable[[Words], Any]:
+    """Return what finds a part of the records in words: views, whose places are known before."""
+    steps, rows = chain.steps, math.prod(front)
+    wanted, tree = jax.tree.flatten(part(steps.record_tree.unflatten(range(len(steps.record)))))
+    if any(wide is not own for *_, wide, own in steps.record):
+        return lambda words: part(chain.records(words, single=not front))
+    fields = [steps.record[i] for i in wanted]
+    places = [((*front, *shape), own, 8 * (chain.out + rows * before)) for before, _, shape, _, own in fields]
+    made = jax.tree.unflatten(tree, wanted)
+
+    def read_state(words: Words) -> State:
+        state: State = tuple.__new__(State, [np.ndarray(shape, kind, words, place) for shape, kind, place in places])
+        state.group = made.group
+        return state
+
+    if made.__class__ is State and set(map(type, made)) == {int}:  # JAX takes twice as long
+        return read_state
+    join: Any = tree.unflatten  # type: ignore[attr-defined]  # `jax.tree.unflatten` calls it
+    return lambda words: join([np.ndarray(shape, kind, words, place) for shape, kind, place in places])
+
+
+def make_replay(
+    chain: Chain, state: State, step: float, blocks: tuple[tuple[int, int], ...], initial: bool,
+    part: Callable[[Any], Any] = lambda record: record,
+) -> Replay | None:  # fmt: skip
+    """Return what runs again from states of this kind; None where a state is not of doubles, or of no group."""
+    if state.__class__ is not State or state.group is None:
         return None
-    t, g, *rest = state
-    found = [t, *g, *rest] if g.__class__ is tuple else [t, g, *rest]
-    return found if set(map(type, found)) == {np.ndarray} else None
+    if any(type(leaf) is not np.ndarray or leaf.dtype != float for leaf in jax.tree.leaves(state)):
+        return None
+    return Replay(chain, state, step, blocks, initial, part)
 
 
 def _run_again(
-    schedule: Schedule, chain: Chain, blocks: tuple[tuple[int, int], ...], h: Any, step: float, kind: Any, group: Any,
-    shapes: tuple[Any, ...], system: Any, state: Any, controls: Any,
-) -> Run | None:  # fmt: skip
+    schedule: Schedule, replay: Replay, h: Any, kind: Any, system: Any, state: Any, controls: Any
+) -> Run | None:
     """Return the run of a call that was checked before, whose numbers alone may be others.
 
     None where something is of another kind, or has to be asked, or refused.
     """
-    start = arrays_of(state, group)
-    if start is None or shapes_of(start) != shapes or schedule.integrator.must_ask(system):
-        return None
-    found, t, size = words_of((system, h)), start[0].item(), state.momentum.dot(state.momentum)
-    if found is None or found[0] != kind or t + step == t or not math.isfinite(t + size):
+    if schedule.integrator.must_ask(system) or (found := words_of((system, h))) is None or found[0] != kind:
         return None
     rows = None if controls is None else read_rows(controls, schedule.steps, system.inputs)
     if rows is None and controls is not None:
         return None
-    words = chain.run(chain.constants(found[1]), start, [] if rows is None else [rows], blocks, True)
-    return None if words is None else finish_run(schedule, system, h, chain, words, rows)
+    chain = replay.chain
+    words = replay.run(chain.constants(found[1]), state, [] if rows is None else [rows])
+    if words is None or not math.isfinite(state.t.item() + state.momentum.dot(state.momentum)):  # no program judged it
+        return None
+    return finish_run(schedule, system, h, chain, words, rows, replay)
 
 
 def _run_at_once(
@@ -497,10 +559,10 @@ def _run_at_once(
         require()
         words = chain.run(given, start, controls, blocks, True, judged=True)
         assert words is not None
-    group, kind = state.group, words_of((system, h))
-    plain = schedule.controls is None or (system.inputs and len(controls) == 1)
-    if known is not None and kind and group is not None and plain and arrays_of(state, group):
-        known[:] = [partial(_run_again, schedule, chain, blocks, h, step, kind[0], group, shapes_of(start))]
+    if known is not None and (schedule.controls is None or (system.inputs and len(controls) == 1)):
+        replay, kind = make_replay(chain, state, step, blocks, True), words_of((system, h))
+        if replay is not None and kind is not None:
+            known[:] = [partial(_run_again, schedule, replay, h, kind[0])]
     return finish_run(schedule, system, h, chain, words, schedule.controls)
 
 
@@ -607,18 +669,21 @@ def _run_members_at_once(schedule: Schedule, members: Members, step: Any) -> Run
     return made.finish_later(finish)
 
 
-def finish_run(schedule: Schedule, system: MechanicalSystem, h: Any, chain: Chain, words: Words, held: Any) -> Run:
+def finish_run(
+    schedule: Schedule, system: MechanicalSystem, h: Any, chain: Chain, words: Words, held: Any,
+    replay: Replay | None = None,
+) -> Run:  # fmt: skip
     """Return the run from a state, with the controls that it held, that left these words."""
-    records, final, well = chain.records(words), None, chain.is_well(words)
-    if not well:
-        records, final = end_before_gaps(records, chain.carry(words), lanes=False)
-        taken = max(1, int(final.steps))
-        held = jax.tree.map(lambda leaf: leaf[:taken], held)
-    made = Run(
-        system, schedule.integrator, h, records, final, "llvm", controlled=held is not None, controls=held,
-        every=schedule.save_every,
-    )  # fmt: skip
-    return made.finish_later(partial(chain.carry, words)) if well else _drop_repeated_records(made, schedule)
+    if not chain.is_well(words):
+        records, final = end_before_gaps(chain.records(words), chain.carry(words), lanes=False)
+        held = jax.tree.map(lambda leaf: leaf[: max(1, int(final.steps))], held)
+        made = Run(
+            system, schedule.integrator, h, records, final, "llvm", controlled=held is not None, controls=held,
+            every=schedule.save_every,
+        )  # fmt: skip
+        return _drop_repeated_records(made, schedule)
+    records = chain.records(words) if replay is None else replay.records(words)
+    return Run.of_loop(system, schedule.integrator, h, records, partial(chain.carry, words), held, schedule.save_every)
 
 
 def begin_loop(schedule: Schedule, kernel: RunKernel, consts: Constants, given: Any, varies: Any = 0) -> Any:

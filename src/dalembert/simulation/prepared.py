@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -24,12 +25,13 @@ from ..mechanics import MechanicalSystem, State, admit_velocity
 from ..numerics import call_own, is_traced, require_instance, require_known, show
 from .driver import (
     WATCH,
+    Replay,
     Schedule,
-    arrays_of,
     begin_loop,
     bind_blocks,
     finish_run,
     in_doubles,
+    make_replay,
     make_schedule,
     run_steps,
     simulate,
@@ -43,6 +45,7 @@ from .loop import (
     depends_on_time,
     end_before_gaps,
     mark_failures,
+    read_rows,
     run_kernel,
     sample_controls,
 )
@@ -143,7 +146,7 @@ class PreparedRun:
     blocks: tuple[tuple[int, int], ...]
     kind: Any
     form: Callable[[Run], Any] = lambda run: run  # of a run with all its records
-    _known: dict[str, Any] = field(default_factory=dict, repr=False)
+    _known: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __call__(self, state: State, parameters: Any = None, controls: Any = None) -> Any:
         """Run from `state`: a Trajectory if all is saved, otherwise what was asked for, as `Saved`.
@@ -152,6 +155,10 @@ class PreparedRun:
         kind; `controls` that of the controls given to `prepare`. Nothing is kept from one call to the next.
         """
         system, leaves = (self.system, None) if parameters is None else self._with(parameters)
+        if (known := self._known.get(controls is None)) is not None:
+            replay, constants, rows = known
+            if (made := self._run_again(replay, constants, rows, system, leaves, state, controls)) is not None:
+                return made
         schedule = self.schedule
         held = schedule.controls
         if controls is not None:
@@ -173,29 +180,66 @@ class PreparedRun:
             method.require(system, state, self.step)
             words = chain.run(constants, start, rows, self.blocks, initial, judged=True)
             assert words is not None
+        plain = controls is None or (system.inputs and type(held) is np.ndarray)
+        if leaves is None and plain and "taken" in self._known:
+            part = (lambda made: made) if self.save == "all" else attrgetter("values")
+            replay = make_replay(chain, state, self.step, self.blocks, initial, part)
+            if replay is not None:
+                self._known[controls is None] = replay, constants, rows
+        return self._finish(system, state, held, chain, words)
+
+    def _run_again(
+        self, replay: Replay, constants: bytes, rows: list[Any], system: MechanicalSystem, leaves: list[Any] | None,
+        state: State, controls: Any,
+    ) -> Any:  # fmt: skip
+        """Return the same of a call of a kind that was checked before; None where something has to be asked or refused.
+
+        Such calls come by the million: they do as little as they can.
+        """
+        schedule, held = self.schedule, self.schedule.controls
+        if leaves is not None:
+            given = concrete_leaves([*leaves, self.step])
+            if given is None or shapes_of(given) != self._known["own"] or schedule.integrator.must_ask(system):
+                return None
+            constants = replay.chain.constants(given)
+        if controls is not None:
+            if (held := read_rows(controls, schedule.steps, system.inputs or ())) is None:
+                return None
+            rows = [held]
+        words = replay.run(constants, state, rows)
+        if words is None:
+            return None
+        if self.save == "all" or not replay.is_well(words):
+            return self._finish(system, state, held, replay.chain, words, replay)
+        return Saved(replay.records(words), (replay.chain, words))
+
+    def _finish(
+        self, system: MechanicalSystem, state: State, held: Any, chain: Chain, words: Words,
+        replay: Replay | None = None,
+    ) -> Any:  # fmt: skip
+        """Return what a run that left these words has to give."""
         if not (well := chain.is_well(words)):
             require_state(system, state, self.step)  # its momentum too, which no program judged
         if self.save == "all":
-            return self.form(finish_run(schedule, system, np.asarray(self.step), chain, words, held))
+            return self.form(finish_run(self.schedule, system, np.asarray(self.step), chain, words, held, replay))
         if well:
-            return Saved(chain.records(words, single=not initial).values, (chain, words))
+            return Saved(chain.records(words, single=self.save == "final").values, (chain, words))
         return self._end_where_it_failed(chain.records(words), chain.carry(words))
 
     def _find(
         self, system: MechanicalSystem, leaves: list[Any] | None, held: Any, state: State
     ) -> tuple[Chain, bytes, list[Numbers], list[Numbers]] | None:
         """Return the chain of this run with the words of its constants, its start and its controls."""
-        schedule, known, start_tree = self.schedule, self._known.get("chain"), None
+        schedule, known = self.schedule, self._known.get("chain")
         rows: list[Any] = [] if held is None else [held] if type(held) is np.ndarray else jax.tree.leaves(held)
-        if known is None or (start := arrays_of(state, known[-1])) is None:
-            start, start_tree = jax.tree.flatten(state)
+        start, start_tree = jax.tree.flatten(state)
         given = concrete_leaves([*start, *rows] if rows else start)
         if known is not None and given is not None and shapes_of(given) == known[2][1]:
-            chain, own, (tree, _), constants, _ = known
+            chain, constants, (tree, _) = known
             if leaves is not None:
                 others = concrete_leaves([*leaves, self.step])
-                constants = chain.constants(others) if others and shapes_of(others) == own else None
-            alike = start_tree is None or (start_tree == tree and state.group is not None)
+                constants = chain.constants(others) if others and shapes_of(others) == self._known["own"] else None
+            alike = start_tree == tree and state.group is not None
             if alike and constants is not None and (t := given[0].item()) + self.step != t:
                 return chain, constants, given[: len(start)] if rows else given, given[len(start) :] if rows else rows
         require_arguments(system, schedule.integrator, state, self.step)
@@ -214,9 +258,8 @@ class PreparedRun:
         constants = chain.constants(const_leaves)
         if system is self.system:
             kinds = jax.tree.structure(state), shapes_of([*start, *rows])
-            flat = state.group is not None and arrays_of(state, state.group)  # else a group that no state has
-            own = shapes_of(concrete_leaves(jax.tree.leaves(consts)) or [])
-            self._known["chain"] = chain, own, kinds, constants, state.group if flat else object()
+            self._known["own"] = shapes_of(concrete_leaves(jax.tree.leaves(consts)) or [])
+            self._known["chain"] = chain, constants, kinds
         return chain, constants, start, rows
 
     def _end_where_it_failed(self, records: Any, final: LoopState) -> Saved:
