@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
@@ -60,6 +61,10 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
         larger = float(STYLE.get("font.size", house["font.size"])) / house["font.size"]
         sizes: dict[Any, Any] = {name: larger * house[name] for name in SIZES}
         own: dict[Any, Any] = STYLE
+        try:
+            matplotlib.RcParams(own)
+        except (KeyError, ValueError) as fault:
+            raise InvalidInput(f"plotting.STYLE: {fault.args[0]}") from fault
         with matplotlib.rc_context({**house, **sizes, **own}):
             made = draw(*arguments, **options)
             if isinstance(made, matplotlib.figure.Figure):  # fonts are chosen when a file is written; notebooks show it
@@ -344,6 +349,7 @@ def save(figure: Figure, path: str | Path | None, title: str | None = None) -> F
 def _save_with(fonts: Any, write: Callable[..., None], *arguments: Any, **options: Any) -> None:
     import matplotlib
 
+    logging.getLogger("fontTools.ttLib.tables._h_e_a_d").setLevel(logging.ERROR)  # it doubts the dates of fonts
     with matplotlib.rc_context(fonts):
         write(*arguments, **options)
 
