@@ -61,6 +61,7 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
         larger = float(STYLE.get("font.size", house["font.size"])) / house["font.size"]
         sizes: dict[Any, Any] = {name: larger * house[name] for name in SIZES}
         own: dict[Any, Any] = STYLE
+        logging.getLogger("fontTools.ttLib.tables._h_e_a_d").setLevel(logging.ERROR)  # it doubts the dates of fonts
         try:
             matplotlib.RcParams(own)
         except (KeyError, ValueError) as fault:
@@ -349,7 +350,6 @@ def save(figure: Figure, path: str | Path | None, title: str | None = None) -> F
 def _save_with(fonts: Any, write: Callable[..., None], *arguments: Any, **options: Any) -> None:
     import matplotlib
 
-    logging.getLogger("fontTools.ttLib.tables._h_e_a_d").setLevel(logging.ERROR)  # it doubts the dates of fonts
     with matplotlib.rc_context(fonts):
         write(*arguments, **options)
 
