@@ -23,7 +23,7 @@ from .io.atomic import atomic_path
 from .io.dataset import load_run, save_run, to_xarray
 from .kernels import evaluate
 from .mechanics import MechanicalSystem, State, Steered, feedback
-from .numerics import is_long_run, is_traced, require_known, shows_progress
+from .numerics import is_long_run, is_traced, require_known, show, shows_progress
 from .plotting.runs import plot_named, plot_trajectory, trajectory_html
 from .simulation import Run, driver, prepared, states_at
 
@@ -145,6 +145,9 @@ class Trajectory(Run):
         no more than a page holds; `panels=["motion", "controls"]` chooses them.
         """
         require_known("run.plot()", self.records)
+        if width is not None and not (isinstance(width, int | float | np.number) and 0.0 < width < np.inf):
+            raise InvalidInput(f"width is {show(width)}; allowed: the width of the figure in inches, such as 3.37")
+        of, panels = ((each,) if isinstance(each, str) else each for each in (of, panels))
         if not of:
             return plot_trajectory(self, path, width=width, panels=panels)
         return plot_named(self.t, {name: self[name] for name in of}, self.system.units, path=path, width=width)

@@ -79,8 +79,17 @@ def test_a_method_that_refuses_the_system_has_a_row_that_says_so():
     table = da.compare(sleigh, {"dmv": da.DiscreteMoserVeselov()}, state, steps=[0.1, 0.05], t_end=1.0)
     assert table.rows[0].status == "refused" and "SO(n)" in table.rows[0].reason and not table.runs
     assert str(table).count("dmv, refused: ") == 1  # once, not for every step
-    with pytest.raises(InvalidInput, match="at least one"):
+    with pytest.raises(InvalidInput, match=r"methods are \{\}; allowed: names with methods"):
         da.compare(sleigh, {}, state, steps=[0.1], t_end=1.0)
+    with pytest.raises(InvalidInput, match=r"steps is 0\.1; allowed: a list"):
+        da.compare(sleigh, {"dmv": da.DiscreteMoserVeselov()}, state, steps=0.1, t_end=1.0)
+
+
+def test_methods_with_one_reason_share_a_sentence():
+    skate = da.System(da.SE2(), lambda t, g, xi, p: 0.5 * xi @ xi)
+    methods = {each.name: each for each in (da.EulerPoincareSuslov(), da.RetractionAdapted())}
+    table = da.compare(skate, methods, skate.state(), steps=[0.1], t_end=0.2, error=False)
+    assert len(table.reasons()) == 1 and table.reasons()[0].startswith(f"{', '.join(methods)}, refused: needs an")
 
 
 def test_on_the_command_line(tmp_path):

@@ -503,8 +503,8 @@ def test_a_report_has_the_names_and_units_of_ones_own_system(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     Path("skate.py").write_text(
         "import dalembert as da, jax.numpy as jnp\n"
-        "names = {'coordinates': ['heading [rad]', 'x [m]', 'y [m]'], 'velocities': ['turn', 'speed [m s-1]', 'slip']}"
-        "\n"
+        "names = {'coordinates': ['heading [rad]', 'x [m]', 'y [m]'], 'velocities': ['turn', 'speed [m s-1]', 'slip']\n"
+        "         , 'system': 'Skate'}\n"
         "def make():\n"
         "    return da.System(da.SE2(), lambda t, g, xi, p: 0.5 * xi @ xi, lambda t, g, p: jnp.array([[0.0, 0, 1]]),\n"
         "                     names=names)\n"
@@ -515,6 +515,7 @@ def test_a_report_has_the_names_and_units_of_ones_own_system(tmp_path, monkeypat
         done = invoke("run", "skate.toml")
     shown = " ".join(done.stdout.split())
     assert "heading 0 rad, x 1.6 m, y 0 m" in shown and "speed 2 m s-1" in shown
+    assert shown.startswith("Skate with runge-kutta")
 
 
 def test_an_unknown_of_ones_own_system_has_the_default_of_its_function(tmp_path):

@@ -115,6 +115,31 @@ def test_what_cannot_be_drawn_is_refused():
         plotting.plot_attitude(run)
 
 
+def test_a_wrong_width_or_style_is_refused_and_one_name_is_a_list_of_one():
+    sleigh = da.models.chaplygin_sleigh()
+    run = da.simulate(sleigh, da.RungeKutta(), sleigh.state(xi=[0.5, 1.0, 0.0]), step=0.1, steps=3)
+    assert len(run.plot(of="w").axes) == len(run.plot(panels="energy").axes) == 1
+    for width in ("wide", -1.0, 0, float("nan")):
+        with pytest.raises(InvalidInput, match=r"width is .*; allowed: the width of the figure in inches"):
+            run.plot(width=width)
+    plotting.STYLE["font.sise"] = 8
+    try:
+        with pytest.raises(InvalidInput, match=r"STYLE: .*font.sise.* Did you mean"):
+            run.plot()
+    finally:
+        plotting.STYLE.clear()
+
+
+def test_a_force_that_does_no_work_has_no_panel_of_round_off():
+    def force(t, g, xi, u, p):
+        return jax.numpy.stack([0.0, xi[2] - p * xi[1], -xi[1]])  # across the velocity, if there is no friction p
+
+    for friction in (0.0, 0.1):
+        body = da.System(da.SE2(), lambda t, g, xi, p: 0.5 * xi @ xi, force=force, parameters=friction)
+        run = da.simulate(body, da.RungeKutta(), body.state(xi=[0.5, 1.0, 0.0]), step=0.1, steps=3)
+        assert len(run.plot().axes) == 3 + bool(friction) and len(run.plot(panels=["power"]).axes) == 1
+
+
 def test_no_line_is_drawn_where_an_angle_begins_a_new_turn():
     robot = da.models.unicycle()
     run = da.simulate(robot, da.RungeKutta(), robot.state(xi=[2.0, 0.5, 0.0]), step=0.1, steps=60).check()

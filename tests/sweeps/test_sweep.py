@@ -409,7 +409,7 @@ def test_a_store_is_gone_on_with_and_guards_itself(tmp_path, capsys):
     assert third.computed == 0 and third.done == 28 and json.loads(third.dataset().attrs["plan"])["blocks"] == [1, 4]
     with pytest.raises(SystemExit):
         app(["sweep-plot", str(path), "--out", str(tmp_path / "a.png"), "--show", "status"])
-    assert (tmp_path / "a.png").stat().st_size > 5000
+    assert (tmp_path / "a.png").stat().st_size > 5000 and f"picture: {tmp_path / 'a.png'}" in capsys.readouterr().out
     with pytest.raises(InvalidInput, match="show one: final_velocity"):
         app(
             ["sweep-plot", str(path), "--out", str(tmp_path / "b.png"), "--show", "final_velocity"],

@@ -96,14 +96,17 @@ class Comparison:
 
     def reasons(self) -> list[str]:
         """Why methods failed (at which step) or refused the system, and what the error is, a sentence each."""
-        faults = [row for row in self.rows if row.reason]
-        steps = ["" if row.status == "refused" else f", step {row.step:g}" for row in faults]
-        told = [f"{row.method}{at}, {row.status}: {row.reason}" for row, at in zip(faults, steps, strict=True)]
+        alike: dict[str, dict[str, None]] = {}  # methods with one reason share a sentence
+        for row in (row for row in self.rows if row.reason):
+            at = "" if row.status == "refused" else f", step {row.step:g}"
+            why = f"{at}, {row.status}: {str(row.reason).removeprefix(row.method).lstrip()}"
+            alike.setdefault(why, {})[row.method] = None
+        told = [", ".join(methods) + words for words, methods in alike.items()]
         if self.reference is not None:
             below = "; < marks errors below that" if any(map(is_below, self.rows)) else ""
             error = f"error: the distance from {self.reference.name}, whose own error is about"
             told.append(f"{error} {self.reference.floor[-1]:.1e}{below}")
-        return list(dict.fromkeys(told))
+        return told
 
     def __str__(self) -> str:
         heads, lines = self.table()
@@ -148,11 +151,10 @@ def compare(
     method that refuses the system gets a row that says so; Ctrl-C ends the comparison and keeps the finished rows.
     `progress(done, total, note)` is called before each method, which the note names.
     """
-    if not isinstance(integrators, Mapping) or not isinstance(steps, Sequence) or not integrators or not steps:
-        raise InvalidInput(
-            "a comparison needs at least one method by name and a list of step sizes; "
-            f"given integrators = {show(integrators)}, steps = {show(steps)}"
-        )
+    if not isinstance(integrators, Mapping) or not integrators:
+        raise InvalidInput(f"methods are {show(integrators)}; allowed: names with methods, {{'mine': da.RungeKutta()}}")
+    if not isinstance(steps, Sequence) or not steps:
+        raise InvalidInput(f"steps is {show(steps)}; allowed: a list of step sizes, such as [0.1, 0.05]")
     for integrator in integrators.values():
         require_arguments(system, integrator, state, steps[0])
     require_progress(progress, "(done, total, note)")

@@ -97,7 +97,8 @@ def _print_fit(found: Fit, job: Job, data: Path, plot: Path | None, as_json: boo
     rows = []
     for name, value, error in zip(found.names, found.values, found.errors, strict=True):
         rows.append((name, f"{value:.8g}", f"{error:.3g}", "at a bound" if name in found.at_bound else ""))
-    shell.print_table(f"{job.names['system']} and {data}", ("unknown",), ("estimate", "standard error", ""), rows)
+    title = f"{shell.title_of(job.names['system'], job.system)} and {data}"
+    shell.print_table(title, ("unknown",), ("estimate", "standard error", ""), rows)
     print("\n".join(str(found).splitlines()[1 + len(found.names) :]))
     if plot is not None:
         print(f"picture: {plot}")
@@ -412,7 +413,8 @@ def _print_plan(found: Plan, job: Job, out: Path | None, plot: Path | None, as_j
     ]
     for name, row in zip(found.inputs, found.controls.T, strict=True):
         rows.append((name, f"from {row.min():.6g} to {row.max():.6g} {found.system.units.get(name, '')}".rstrip()))
-    shell.print_table(f"{job.names['system']} with {job.names['method']}", (), (), rows + list(files.items()))
+    title = f"{shell.title_of(job.names['system'], job.system)} with {job.names['method']}"
+    shell.print_table(title, (), (), rows + list(files.items()))
     if found.reason:
         print(f"dalembert: {found.reason}", file=sys.stderr)
 

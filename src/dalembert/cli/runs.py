@@ -100,7 +100,7 @@ def run_file(
     if as_json:
         shell.print_json(result)
     else:
-        _print_report(result, trajectory.system.units, seconds, out if fault is None else None, plot)
+        _print_report(result, trajectory.system, seconds, out if fault is None else None, plot)
     if fault is not None:
         raise fault
     exit_after(trajectory)
@@ -194,7 +194,7 @@ def exit_after(trajectory: Run) -> None:
 
 
 def _print_report(
-    result: dict[str, Any], units: Mapping[str, str], seconds: float, out: Path | None, plot: Path | None
+    result: dict[str, Any], system: MechanicalSystem, seconds: float, out: Path | None, plot: Path | None
 ) -> None:
     """Print what matters first: how it ended, energy, constraint, time; then the last state in six digits."""
     failed = f"failed after step {result['failed_at']}: {result['reason']}"
@@ -217,13 +217,14 @@ def _print_report(
         parts = [place if part is None else part for part, place in zip(parts, places, strict=True)]
     shown = {"coordinates": parts or places} | {key: last[key] for key in ("velocity", "momentum", "multipliers")}
     if named := result["named"]:
+        words = {name: f" {unit}".rstrip() for name, unit in system.units.items()}
         shown = {
-            kind: {name: f"{shell.round_numbers(value)} {units[name]}".rstrip() for name, value in named[kind].items()}
+            kind: {name: f"{shell.round_numbers(value)}{words[name]}" for name, value in named[kind].items()}
             for kind in named
         }
     rows += [(key, shell.round_numbers(value)) for key, value in shown.items() if value]
     rows += [(name, str(path)) for name, path in (("file", out), ("picture", plot)) if path is not None]
-    shell.print_table(f"{result['system']} with {result['method']}", (), (), rows)
+    shell.print_table(f"{shell.title_of(result['system'], system)} with {result['method']}", (), (), rows)
 
 
 def _energy_text(energy: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ import typer
 import typer.core
 
 from ..errors import InvalidInput, __version__
+from ..mechanics import MechanicalSystem, without_forces
 
 SUMMARY = "Simulate systems that roll, skate and turn, with methods that conserve what the motion conserves."
 
@@ -101,6 +102,12 @@ def command(name: str) -> Callable[[Command], Command]:
 def print_json(value: Any) -> None:
     """Print one object with 17 digits and no NaN; what is neither number, text, list nor table as its text."""
     print(json.dumps(value, allow_nan=False, default=str))
+
+
+def title_of(name: str, system: MechanicalSystem) -> str:
+    """What a table calls a system: the user's own name for it, or where it has none, that of its model or its file."""
+    nameless = system.title in (type(system).__name__, type(without_forces(system)).__name__)
+    return name if nameless or ".py:" not in name else system.title
 
 
 def line_width() -> int:

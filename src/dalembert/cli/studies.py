@@ -80,7 +80,8 @@ def compare(
         shell.print_json({"system": job.names["system"], "time": t_end, "rows": [asdict(row) for row in result.rows]})
     else:
         heads, lines = result.table()
-        shell.print_table(f"{job.names['system']} to t = {t_end:g}", heads[:1], heads[1:], lines)
+        title = f"{shell.title_of(job.names['system'], job.system)} to t = {t_end:g}"
+        shell.print_table(title, heads[:1], heads[1:], lines)
         for reason in result.reasons():
             print(reason)
         if plot is not None and result.runs:
@@ -148,7 +149,7 @@ def convergence(
     for name, values in result["quantities"].items():
         lines.append([name, *(shell.format_number(error) for error in values["error"])])
         lines.append(["  order", "", *(shell.format_number(slope, ".2f") for slope in values["slope"])])
-    title = f"{result['system']} with {result['method']}: {result['errors']} errors"
+    title = f"{shell.title_of(result['system'], job.system)} with {result['method']}: {result['errors']} errors"
     shell.print_table(title, ("step",), [f"{step:g}" for step in result["step"]], lines)
     print(found)
     if draw:
@@ -250,6 +251,7 @@ def sweep_plot(
     curve = exact_curve(picture.data, show, picture.x, picture.y) if exact else None
     with atomic_path(out) as temporary:
         plot_sweep(picture, log=log, curve=curve, path=temporary)
+    print(f"picture: {out}")
 
 
 def _progress_lines(title: str) -> SweepProgress:

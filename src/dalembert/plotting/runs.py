@@ -17,7 +17,7 @@ from ..kernels import evaluate
 from ..mechanics import MechanicalSystem, MechanismSystem, System, constraint_at, kinetic_metric, without_forces
 from ..mechanics.mechanism import MOMENTS, Parts, Picture, direction_of, point_of
 from ..numerics import MIN_SAMPLES, classify, html_table
-from ..simulation import Run, energy_conservation
+from ..simulation import Conservation, Run, energy_conservation
 from .studies import draw_lines, label_decades, name_lines
 from .style import (
     COLOURS,
@@ -611,7 +611,8 @@ def plot_comparison(
     known = [panel for panel, exists in there.items() if exists]
     for panel in panels:
         require_name("panel of this run", panel, known)
-    shown = list(dict.fromkeys(panels)) or list(known)
+    idle = {"power"} if not any(map(_works, runs.values(), balances.values())) else set()
+    shown = list(dict.fromkeys(panels)) or [panel for panel in known if panel not in idle]
     columns = min(len(shown), 2 if len(shown) in (2, 4) else 3)
     columns = columns if width is None else min(columns, max(1, int(width / LEAST_PANEL)))
     left = [] if panels or width is None else [panel for panel in LEAST_NEEDED if panel in shown]
@@ -668,6 +669,11 @@ def plot_comparison(
     return save(figure, path, title)
 
 
+def _works(run: Run, balance: Conservation) -> bool:
+    """Whether the work that enters is more than round-off of the energy."""
+    return bool(len(balance.work)) and bool(np.abs(balance.work).max() > 1e-14 * np.abs(run.energy()).max())
+
+
 @styled
 def plot_invariants(t: Any, errors: Mapping[str, Any], *, title: str = "", path: str | Path | None = None) -> Figure:
     """Plot the errors of invariants over time on a logarithmic axis, each with the kind of its drift in the label."""
@@ -690,7 +696,7 @@ def _label_axes(axes: Axes, title: str, label: str) -> None:
 
 
 def read_units(run: Run) -> tuple[str, str]:
-    """", J" and the unit of |A xi - b|, that of a power over the loads or velocities in rows of length 1; else ""."""
+    """ ", J" and the unit of |A xi - b|, that of a power over the loads or velocities in rows of length 1; else ""."""
     axes, loads = run.system.axes(), {run.system.units.get(name, "") for name in run.system.load_names}
     rows = np.asarray(constraint_at(run.system, run.t[0], jax.tree.map(lambda leaf: np.asarray(leaf)[0], run.g))[0])
     kinds = {axis.velocity for axis, column in zip(axes, rows.T, strict=True) if np.any(column)}

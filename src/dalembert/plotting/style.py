@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
@@ -60,6 +61,11 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
         larger = float(STYLE.get("font.size", house["font.size"])) / house["font.size"]
         sizes: dict[Any, Any] = {name: larger * house[name] for name in SIZES}
         own: dict[Any, Any] = STYLE
+        logging.getLogger("fontTools.ttLib.tables._h_e_a_d").setLevel(logging.ERROR)  # it doubts the dates of fonts
+        try:
+            matplotlib.RcParams(own)
+        except (KeyError, ValueError) as fault:
+            raise InvalidInput(f"plotting.STYLE: {fault.args[0]}") from fault
         with matplotlib.rc_context({**house, **sizes, **own}):
             made = draw(*arguments, **options)
             if isinstance(made, matplotlib.figure.Figure):  # fonts are chosen when a file is written; notebooks show it

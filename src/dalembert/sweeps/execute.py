@@ -11,6 +11,7 @@ block is checked when a sweep is resumed.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import shutil
@@ -216,7 +217,8 @@ def _connect(scheduler: str | None) -> Iterator[Any]:
     dask = _import_dask()
     if scheduler is None:
         workers = {"n_workers": count_processors(), "threads_per_worker": 1, "processes": True}
-        with dask.LocalCluster(**workers, dashboard_address=None) as cluster, dask.Client(cluster) as client:
+        quiet = {"dashboard_address": None, "silence_logs": logging.ERROR}  # a worker that ends slowly is no news
+        with dask.LocalCluster(**workers, **quiet) as cluster, dask.Client(cluster) as client:
             yield client
         return
     try:
