@@ -96,7 +96,10 @@ def rattleback() -> None:
     assert spin[0] == pytest.approx(-5) and 5.3 < turned < 5.7 and 0.88 < spin.max() / 5 < 0.95
     assert 0.55 * wrong.t[-1] < turned
     ours, other = play("rattleback", 4)
-    assert abs(ours.t[np.argmax(ours.velocity[:, 2] > 0)] - other.t[np.argmax(other.velocity[:, 2] > 0)]) < 0.1
+    assert abs(ours.t[np.argmax(ours.velocity[:, 2] > 0)] - other.t[np.argmax(other.velocity[:, 2] > 0)]) < 0.01
+    same = TOLD["rattleback"]["steps"][3]["request"]
+    assert example("rattleback")["run"]["step"] / same["config"]["run"]["step"] == 8
+    assert "look the same" in present(same, OPENED)["verdict"], "what the page says beside the story"
     ours, other = play("rattleback", 5)
     assert 0.016 / example("rattleback")["run"]["step"] == 8
     assert ours.valid < len(other.t) and other.valid == len(other.t) and error(other) < 1e-4
