@@ -31,13 +31,13 @@ from ..models import MODELS, unicycle
 from ..optimise import Plan, Tracker, plan, track
 from ..plotting.runs import about, principal_axes
 from ..plotting.studies import momentum_locus
-from ..plotting.style import COLOURS, FLOOR
+from ..plotting.style import FLOOR
 from ..simulation import Run, simulate, to_json
 from . import requests
 from .catalogue import STORIES, example
 from .requests import RunFrames, StudioInput
 from .scenes import AIM, globe, make_scene, mechanism_of, picture, rotate, stretch_of
-from .view import CONSTRAINT, DARK, GREY, SURFACE, TEXTS, Array, View, label, pack_array, sphere_shape, surface
+from .view import CONSTRAINT, DARK, GREY, INKS, SURFACE, TEXTS, Array, View, label, pack_array, sphere_shape, surface
 
 PARKS: dict[str, dict[str, Any]] = STORIES["park"]
 """Systems that plans bring to a goal, their sizes, and the push on their inputs that disturbs them."""
@@ -1043,7 +1043,7 @@ def motion_plots(runs: Sequence[RunFrames]) -> list[dict[str, Any]]:
         level = [{"label": "", "value": 0.0}] if low < 0 < high or title == "Energy" else []
         curves = [
             _curve(run, name, entry.reshape(len(entry), -1)[:, k], colour)
-            for k, (name, colour) in enumerate(zip(names, cycle(COLOURS) if len(names) > 1 else [None], strict=False))
+            for k, (name, colour) in enumerate(zip(names, cycle(INKS) if len(names) > 1 else [None], strict=False))
             for run, entry in zip(runs, values, strict=True)
         ]
         found.append(_plot("motion", title, label, curves, level=level))
