@@ -311,8 +311,10 @@ class Drive:
         turns = kind == "attitude"
         if not _are_numbers(goal, 4 if turns else 3) or (turns and not any(goal)):
             raise InvalidInput(f"the goal is {str(goal)[:40]}; allowed: {GOALS[turns]}, each at most {MAX_GOAL:g}")
-        if not isinstance(discs, list | tuple) or len(discs) > MAX_DISCS or not all(_are_numbers(d, 3) for d in discs):
-            raise InvalidInput(f"the discs are {str(discs)[:40]}; allowed: at most {MAX_DISCS}, each [x, y, radius]")
+        known = isinstance(discs, list | tuple) and all(_are_numbers(disc, 3) and disc[2] > 0 for disc in discs)
+        if not known or len(discs) > MAX_DISCS:
+            allowed = f"at most {MAX_DISCS}, each [x, y, radius] with a positive radius"
+            raise InvalidInput(f"the discs are {str(discs)[:40]}; allowed: {allowed}")
         begin, end = time.perf_counter(), _rest_at(self.job.system, goal)
         found = self._plan_turn(end) if turns else self._plan_way(goal, end, discs, patient)
         if isinstance(found, str):
