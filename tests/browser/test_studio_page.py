@@ -154,6 +154,36 @@ def test_a_car_is_driven_with_keys_and_the_stick(shared_tab):
     assert tab.value("studio.request().controls === undefined")
 
 
+def test_who_drives_takes_the_steps_of_the_example(shared_tab):
+    """Also where a method was just made to fail with large ones; and what was said of an earlier drive goes."""
+    tab = shared_tab
+    tab.after(lambda: tab.choose("System", "car"))
+    step = tab.value("studio.request().config.run.step")
+    tab.after(lambda: tab.page.locator("#fail").click())
+    assert tab.value("studio.request().config.run.step") > 10 * step
+    tab.value("{ document.getElementById('status').textContent = 'It stopped: no solution' }")
+    tab.page.locator("#drive").click()
+    tab.page.wait_for_selector("html[data-driving=yes]", timeout=60_000)
+    assert tab.value("driver.stepSize") == step and not tab.page.locator("#status").inner_text()
+    assert not tab.page.locator("#legend").is_visible(), "of arrows that are not drawn"
+    tab.after(lambda: tab.page.locator("#drive").click())
+
+
+@pytest.mark.heavy
+def test_all_of_what_is_driven_is_in_the_picture(tab, served):
+    """The tower of a robot on a ball is eight times as high as the ball that the camera follows."""
+    tab.open(served.url)
+    tab.after(lambda: tab.choose("System", "ball-robot"))
+    tab.page.locator("#drive").click()
+    tab.page.wait_for_selector("html[data-driving=yes]", timeout=200_000)
+    ends = tab.value(
+        "(() => { const { min, max } = studio.scene.bodies(); studio.scene.camera.updateMatrixWorld();"
+        " return [min, max].map((point) => point.clone().project(studio.scene.camera).toArray().slice(0, 2)) })()"
+    )
+    assert np.abs(ends).max() < 1, ends
+    tab.after(lambda: tab.page.locator("#drive").click())
+
+
 def test_only_what_has_plans_offers_to_park(shared_tab):
     shared_tab.after(lambda: shared_tab.choose("System", "bicycle"))
     assert shared_tab.page.locator("#drive").is_visible() and not shared_tab.page.locator("#park").is_visible()

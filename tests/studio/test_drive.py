@@ -261,7 +261,7 @@ def test_the_car_is_parked_in_front_beside_and_behind_around_an_obstacle():
         driven.park(10, driven.planned == 30)
     pose = np.asarray(driven.state.g[0])
     assert np.allclose(pose[:2, 2], [5.0, 0.0], atol=0.1), "feedback brings it back"
-    for bad in ([[1.0, 2.0]], "round", [[0.0, 0.0, 1.0]] * 4, [[1.0, None, 2.0]]):
+    for bad in ([[1.0, 2.0]], "round", [[0.0, 0.0, 1.0]] * 4, [[1.0, None, 2.0]], [[2.0, 1.0, -0.2]]):
         with pytest.raises(InvalidInput, match="the discs are"):
             driven.plan([5.0, 0.0, 0.0], bad)
 

@@ -96,7 +96,10 @@ def rattleback() -> None:
     assert spin[0] == pytest.approx(-5) and 5.3 < turned < 5.7 and 0.88 < spin.max() / 5 < 0.95
     assert 0.55 * wrong.t[-1] < turned
     ours, other = play("rattleback", 4)
-    assert abs(ours.t[np.argmax(ours.velocity[:, 2] > 0)] - other.t[np.argmax(other.velocity[:, 2] > 0)]) < 0.1
+    assert abs(ours.t[np.argmax(ours.velocity[:, 2] > 0)] - other.t[np.argmax(other.velocity[:, 2] > 0)]) < 0.01
+    same = TOLD["rattleback"]["steps"][3]["request"]
+    assert example("rattleback")["run"]["step"] / same["config"]["run"]["step"] == 8
+    assert "look the same" in present(same, OPENED)["verdict"], "what the page says beside the story"
     ours, other = play("rattleback", 5)
     assert 0.016 / example("rattleback")["run"]["step"] == 8
     assert ours.valid < len(other.t) and other.valid == len(other.t) and error(other) < 1e-4
@@ -316,6 +319,9 @@ def test_a_story_of_ones_own_changes_what_it_names(tmp_path: Path):
         ("text = \"Two.\"", "txet = \"Two.\"", "story 'mine', step 2: unknown key 'txet'. Did you mean 'text'?"),
         ("text = \"Two.\"", "begin = 0.5", "story 'mine', step 2: text is missing"),
         ("text = \"Two.\"", "text = \"Two.\"\nbegin = 1.5", "begin from 0 to below 1"),
+        ("text = \"Two.\"", "text = \"Two.\"\ncamera = [0, 0, 0]", "a camera of 3 numbers, not all 0"),
+        ("text = \"Two.\"", "text = \"Two.\"\ncamera = [0, \"up\", 1]", "a camera of 3 numbers"),
+        ("text = \"Two.\"", "text = \"Two.\"\nplot = \"Jaw rate\"", "unknown plot 'Jaw rate'. Did you mean"),
         ("text = \"Two.\"", "text = \"Two.\"\npanes = 3", "panes is 3; allowed: true or false"),
         ("chaplygin-sleigh", "chaplygin-sledge", "unknown system of a story 'chaplygin-sledge'. Did you mean"),
         ("a = 0.5", "mass = -1.0", "story 'mine', step 2: mass"),

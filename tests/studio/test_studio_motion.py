@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import dalembert as da
+from dalembert.plotting.style import COLOURS
 from dalembert.studio.catalogue import example
 from dalembert.studio.presentation import present, velocity_components
 from dalembert.studio.requests import StudioInput, frames_of_run
@@ -135,3 +136,33 @@ def test_the_push_of_the_constraint_is_that_under_the_controls():
     np.testing.assert_allclose(push, run.reaction(), atol=1e-12)
     free = da.simulate(system, da.LagrangeDAlembert(), start, step=0.05, steps=1)
     assert np.abs(push[0] - frames_of_run(free).reaction[0]).max() > 0.05
+
+
+def test_components_have_colours_that_mean_nothing_else():
+    body = present({"config": example("rigid-body"), "against": {"name": "runge-kutta"}}, OPENED)
+    shown = {part["colour"] for part in body["scene"]["parts"]} | {run["colour"] for run in body["runs"]}
+    colours = {c["colour"] for drawn in body["plots"] for c in drawn["curves"] if c.get("name")}
+    assert len(colours) == 3 and not colours & (shown | set(COLOURS))
+
+
+@pytest.mark.parametrize("name", ["car", "snakeboard"])
+def test_what_is_drawn_larger_than_it_is_is_told(name):
+    """The floor has a scale, and so has what stands on it."""
+
+    def wheel_and_words(steps: int) -> tuple[float, str]:
+        config = {**example(name), "run": {"step": 0.02, "steps": steps}}
+        config["system"] = {**config["system"], "length": 0.2}
+        shown = present({"config": config}, OPENED)
+        radius = next(part["shape"]["radius"] for part in shown["scene"]["parts"] if part["name"] == "wheel")
+        return radius, shown["caption"]
+
+    (true, says_nothing), (drawn, caption) = wheel_and_words(2), wheel_and_words(4000)
+    told = re.search(r"drawn ([0-9.]+) times as large as it is", caption)
+    assert told is not None and float(told[1]) == pytest.approx(drawn / true, abs=0.06), caption
+    assert "times as large" not in says_nothing
+
+
+@pytest.mark.heavy
+def test_sentences_of_a_caption_are_apart():
+    caption = present({"config": example("skate-on-ellipsoid")}, OPENED)["caption"]
+    assert "Orange-red: the blade" in caption and not re.search(r"\.\S", caption), caption

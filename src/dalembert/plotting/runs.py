@@ -266,6 +266,7 @@ class Vehicle(NamedTuple):
     wheels: list[Bar]
     bars: list[Bar]
     centre: tuple[float, float] | None = None  # of mass
+    scale: float = 1.0  # how many times as large as it is it is drawn
 
 
 def _ellipse(centre: Any, length: float, width: float) -> Array:
@@ -284,21 +285,23 @@ def sleigh_look(numbers: Mapping[str, Any], angles: list[Array], size: float) ->
 
 def _car(numbers: Mapping[str, Any], angles: list[Array], size: float) -> Vehicle:
     """Two rear wheels at the origin and two steered wheels ahead."""
-    length = max(float(numbers.get("length", 1.0)), 1.5 * size)
+    known = float(numbers.get("length", 1.0))
+    length = max(known, 1.5 * size)
     half, wheel = 0.3 * length, 0.16 * length
     outline = np.array([[-0.25, -0.3], [1.25, -0.3], [1.25, 0.3], [-0.25, 0.3]]) * length
     steer = angles[0] if angles else 0.0
     wheels = [Bar(x, y, angle, wheel) for x, angle in ((0.0, 0.0), (length, steer)) for y in (-half, half)]
-    return Vehicle(outline, wheels, [])
+    return Vehicle(outline, wheels, [], scale=length / known)
 
 
 def _snakeboard(numbers: Mapping[str, Any], angles: list[Array], size: float) -> Vehicle:
     """A board with an axle at either end, turned by b and -b, and its rotor."""
-    length = max(float(numbers.get("length", 0.2)), size)
+    known = float(numbers.get("length", 0.2))
+    length = max(known, size)
     rotor, steer = angles
     wheels = [Bar(length, 0.0, steer, 0.3 * length), Bar(-length, 0.0, -steer, 0.3 * length)]
     bars = [Bar(0.0, 0.0, rotor + np.pi / 2, 0.5 * length)]
-    return Vehicle(_ellipse((0, 0), 1.1 * length, 0.25 * length), wheels, bars)
+    return Vehicle(_ellipse((0, 0), 1.1 * length, 0.25 * length), wheels, bars, scale=length / known)
 
 
 def _roller_racer(numbers: Mapping[str, Any], angles: list[Array], size: float) -> Vehicle:
@@ -310,7 +313,8 @@ def _roller_racer(numbers: Mapping[str, Any], angles: list[Array], size: float) 
     wheels = [Bar(0.0, y, 0.0, half / 2) for y in (-half, half)]
     wheels.append(Bar(front + arm * np.cos(s), arm * np.sin(s), s, half / 2))
     bars = [Bar(front + arm * np.cos(s) / 2, arm * np.sin(s) / 2, s, abs(arm) / 2)]
-    return Vehicle(_ellipse((front / 2, 0), 0.7 * abs(front) + 1e-9, 0.3 * abs(front) + 1e-9), wheels, bars)
+    outline = _ellipse((front / 2, 0), 0.7 * abs(front) + 1e-9, 0.3 * abs(front) + 1e-9)
+    return Vehicle(outline, wheels, bars, scale=scale)
 
 
 VEHICLES: dict[str, Callable[[Mapping[str, Any], list[Array], float], Vehicle]] = {

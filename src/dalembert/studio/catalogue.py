@@ -41,6 +41,7 @@ from .requests import (
     frames_of_file,
     jobs_of,
 )
+from .view import TEXTS
 
 Control = dict[str, Any]
 FIRST_MODEL = "chaplygin-sleigh"
@@ -322,8 +323,12 @@ def tell_story(story: Mapping[str, Any], opened: StudioInput | None = None) -> d
         request |= {"against": step["against"] or None} if "against" in step else {}
         request |= {key: step[key] for key in ("panes", "controls") if key in step}
         look = {"camera": step.get("camera"), "follow": step.get("follow", False), "begin": step.get("begin", 0.0)}
-        if not 0 <= look["begin"] < 1 or len(look["camera"] or "xyz") != 3:
-            raise InvalidInput(f"{where}, step {number}: allowed: begin from 0 to below 1, a camera of 3 numbers")
+        seen, allowed = step.get("camera", [1.0] * 3), "begin from 0 to below 1, a camera of 3 numbers, not all 0"
+        directed = len(seen) == 3 and all(isinstance(x, int | float) and abs(x) < 1e9 for x in seen) and any(seen)
+        if not 0 <= look["begin"] < 1 or not directed:
+            raise InvalidInput(f"{where}, step {number}: allowed: {allowed}")
+        if step.get("plot", "Energy") not in TEXTS["plots"]:
+            raise InvalidInput(f"{where}, step {number}: {UnknownName('plot', step['plot'], TEXTS['plots'])}")
         steps.append({"text": step["text"], "request": request, "plot": step.get("plot"), **look})
     return {"name": story["name"], "title": story["title"], "steps": steps}
 

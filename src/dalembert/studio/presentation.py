@@ -31,13 +31,13 @@ from ..models import MODELS, unicycle
 from ..optimise import Plan, Tracker, plan, track
 from ..plotting.runs import about, principal_axes
 from ..plotting.studies import momentum_locus
-from ..plotting.style import COLOURS, FLOOR
+from ..plotting.style import FLOOR
 from ..simulation import Run, simulate, to_json
 from . import requests
 from .catalogue import STORIES, example
 from .requests import RunFrames, StudioInput
 from .scenes import AIM, globe, make_scene, mechanism_of, picture, rotate, stretch_of
-from .view import CONSTRAINT, DARK, GREY, SURFACE, TEXTS, Array, View, label, pack_array, sphere_shape, surface
+from .view import CONSTRAINT, DARK, GREY, INKS, SURFACE, TEXTS, Array, View, label, pack_array, sphere_shape, surface
 
 PARKS: dict[str, dict[str, Any]] = STORIES["park"]
 """Systems that plans bring to a goal, their sizes, and the push on their inputs that disturbs them."""
@@ -311,8 +311,10 @@ class Drive:
         turns = kind == "attitude"
         if not _are_numbers(goal, 4 if turns else 3) or (turns and not any(goal)):
             raise InvalidInput(f"the goal is {str(goal)[:40]}; allowed: {GOALS[turns]}, each at most {MAX_GOAL:g}")
-        if not isinstance(discs, list | tuple) or len(discs) > MAX_DISCS or not all(_are_numbers(d, 3) for d in discs):
-            raise InvalidInput(f"the discs are {str(discs)[:40]}; allowed: at most {MAX_DISCS}, each [x, y, radius]")
+        known = isinstance(discs, list | tuple) and all(_are_numbers(disc, 3) and disc[2] > 0 for disc in discs)
+        if not known or len(discs) > MAX_DISCS:
+            allowed = f"at most {MAX_DISCS}, each [x, y, radius] with a positive radius"
+            raise InvalidInput(f"the discs are {str(discs)[:40]}; allowed: {allowed}")
         begin, end = time.perf_counter(), _rest_at(self.job.system, goal)
         found = self._plan_turn(end) if turns else self._plan_way(goal, end, discs, patient)
         if isinstance(found, str):
@@ -1043,7 +1045,7 @@ def motion_plots(runs: Sequence[RunFrames]) -> list[dict[str, Any]]:
         level = [{"label": "", "value": 0.0}] if low < 0 < high or title == "Energy" else []
         curves = [
             _curve(run, name, entry.reshape(len(entry), -1)[:, k], colour)
-            for k, (name, colour) in enumerate(zip(names, cycle(COLOURS) if len(names) > 1 else [None], strict=False))
+            for k, (name, colour) in enumerate(zip(names, cycle(INKS) if len(names) > 1 else [None], strict=False))
             for run, entry in zip(runs, values, strict=True)
         ]
         found.append(_plot("motion", title, label, curves, level=level))

@@ -34,10 +34,9 @@ from ..plotting.runs import (
 )
 from . import view as shapes
 from .requests import RunFrames
-from .view import CONSTRAINT, DARK, EMPTY, GREY, MOMENTUM, PALE, REACTION, SURFACE, TEXTS, VELOCITY, Array, View
+from .view import CONSTRAINT, DARK, EMPTY, GREY, INKS, MOMENTUM, PALE, REACTION, SURFACE, TEXTS, VELOCITY, Array, View
 
 CAPTIONS: dict[str, str] = TEXTS["captions"]
-AXIS_COLOURS = ("#1b4965", "#5fa8d3", "#2a9d8f", "#8ab17d", "#495057", "#adb5bd")  # which mean nothing else
 STRIPE_COLOURS = (DARK, GREY, PALE)
 AXLE_ALONG_Y = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, -1.0, 0.0]])
 """The rotation that lays the axis of a cylinder along y: the axle of a wheel that rolls along x."""
@@ -80,6 +79,10 @@ def stretch_of(points: Array) -> Array:
     extents, most = np.ptp(points, axis=0), extent_of(points)
     wide = np.where(extents > 1e-3 * most, extents, most)
     return wide.max() / wide if wide.max() > 4 * wide.min() else np.ones(len(wide))
+
+
+def told_scale(scale: float) -> str:
+    return f" It is drawn {scale:.1f} times as large as it is." if scale > 1.05 else ""
 
 
 def is_constant(track: Array) -> bool:
@@ -222,7 +225,7 @@ def draw_planar(view: View, run: RunFrames) -> str:
     view.flat = True
     texts = [("planar", "planar_blade", "planar_wheels")[min(len(body.wheels), 2)]] + ["push"] * bool(pushed)
     texts += ["centre"] * (body.centre is not None)
-    return " ".join(CAPTIONS[name] for name in texts) + cusps
+    return " ".join(CAPTIONS[name] for name in texts) + cusps + told_scale(body.scale)
 
 
 def _rolled_angles(run: RunFrames, wheel: Bar, radius: float) -> Array:
@@ -452,7 +455,7 @@ def draw_mechanism(view: View, run: RunFrames) -> str:
         x, y = np.meshgrid(*np.linspace(low, high, 41).T)
         z = np.asarray(np.vectorize(parts.terrain)(x, y), float)
         view.add("ground", shapes.surface(np.stack([x, y, z], axis=-1)), PALE, opacity=0.6, shared=True)
-    return CAPTIONS["mechanism"] + (f" It is drawn {scale:.1f} times as large as it is." if scale > 1.05 else "")
+    return CAPTIONS["mechanism"] + told_scale(scale)
 
 
 def picture(system: MechanismSystem, moving: Any) -> Picture:
@@ -559,7 +562,7 @@ def draw_body(view: View, run: RunFrames) -> str:
         view.add("surface", shapes.ellipsoid_shape(*run.parameters["axes"]), SURFACE, opacity=0.35, shared=True)
         view.include([[0.0, 0.0, 0.0]], float(np.max(run.parameters["axes"])))
     if not still:
-        text += _add_blade_in_space(view, run, size, frame)
+        text = f"{text} {_add_blade_in_space(view, run, size, frame)}"
     view.include(place, 1.3 * size)
     return f"Amber: the angular velocity{'' if still else ' and the velocity'}. {text}".strip()
 
@@ -571,7 +574,7 @@ def _add_forbidden_axis(view: View, run: RunFrames, attitude: Array, place: Arra
     """
     left = allowed_directions(run.rows[0], slice(0, 3))
     if left.shape[1] != 2:
-        return "The angular velocity is free. " if left.shape[1] == 3 else ""
+        return "The angular velocity is free." if left.shape[1] == 3 else ""
     normals = _forbidden_axes(run.rows)
     in_body, in_space = is_constant(normals), is_constant(rotate(attitude, normals))
     part: dict[str, Any] = {"parent": frame} if in_body else {}
@@ -721,9 +724,10 @@ def draw_basis_images(view: View, run: RunFrames) -> str:
         matrices, rates = (np.pad(values, ((0, 0), (0, 1), (0, 0))) for values in (matrices, rates))
     longest = 0.7 * size / max(float(np.abs(rates[:, :3, :n]).max()), 1e-9)
     for i in range(n):
-        colour = AXIS_COLOURS[i % len(AXIS_COLOURS)]
+        colour = INKS[i % len(INKS)]
         tip = place + size * matrices[:, :3, i]
-        view.arrow(f"image of e{i + 1}", place, tip, colour, width=0.03 * size, opacity=run.opacity)
+        style: dict[str, Any] = {"width": 0.03 * size, "opacity": run.opacity, "named": False}  # e1 stands at its tip
+        view.arrow(f"image of e{i + 1}", place, tip, colour, **style)
         view.add("", shapes.label(f"e{i + 1}"), colour, position=place + 1.12 * size * matrices[:, :3, i])
         if run.is_first and not moving:
             view.trace("", tip, colour, width=1.2, whole=False)

@@ -22,6 +22,8 @@ Shape = dict[str, Any]
 CONSTRAINT, VELOCITY, REACTION, MOMENTUM, SURFACE = COLOURS[1], COLOURS[4], COLOURS[3], "#7b52ab", COLOURS[5]
 DARK, GREY, PALE = "#444444", "#888888", "#b8c4cc"
 """One colour has one meaning: what shows how a body turns, and what is a help for the eye, is grey."""
+INKS = ("#1b4965", "#8f9a00", "#8a2846", "#5a8f3d", "#b08d57", "#6c757d")
+"""Of the components of a vector, and of the axes of n dimensions: these colours mean nothing else."""
 DEFORMED, LARGEST = 1e-3, 4.0
 """A body is drawn deformed where a method has left the group so far, at most so many times its size."""
 EMPTY: Shape = {"kind": "none"}

@@ -282,6 +282,9 @@ export class Driver {
     const { panel, studio } = this;
     const request = clone(panel.request);
     delete request.controls;
+    const { step } = panel.system?.example.run ?? {};
+    if (step < request.config.run.step) request.config.run.step = step; // large ones show how a method fails
+    byId("status").textContent = "";
     if (park) request.config.initial = atRest(request.config.initial);
     this.mode = park ? "plan" : "drive";
     this.plan = this.goal = this.answered = null;

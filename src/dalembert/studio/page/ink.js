@@ -1,8 +1,9 @@
 // What shapes are made of: materials, wide lines, edges, two-toned surfaces and labels.
 
-import { cssColour, isDark, legible } from "./theme.js";
+import { cssColour, isDark, legible, readable } from "./theme.js";
 
 const SHADOWED = 0.3; // what lets more light through has no shadow
+const WORD = 19; // pixels, the height of a line of words
 const TINT = 0.8; // the darker tone of two-toned bodies, which makes their rotation visible
 
 // The colour of what is yet to come: mixed with the background, since see-through lines show their joints.
@@ -97,27 +98,29 @@ export function behind(line, layer) {
   return line;
 }
 
+// Words, drawn twice as large as they are shown: of larger ones, small pictures would show little but the rim.
 export function textSprite(text, colour, size = 1) {
   const canvas = document.createElement("canvas");
   const context = canvas.getContext("2d");
-  const font = "500 40px system-ui, sans-serif";
+  const high = Math.round(2 * WORD * size);
+  const font = `500 ${0.7 * high}px system-ui, sans-serif`;
   context.font = font;
-  canvas.width = Math.ceil(context.measureText(text).width) + 20;
-  canvas.height = 56;
+  canvas.width = Math.ceil(context.measureText(text).width + 0.4 * high);
+  canvas.height = high;
   context.font = font;
   context.textBaseline = "middle";
-  context.lineWidth = 8;
+  context.lineWidth = 0.16 * high;
   context.lineJoin = "round";
   context.strokeStyle = cssColour("--scene");
-  context.strokeText(text, 10, 28);
-  context.fillStyle = legible(colour);
-  context.fillText(text, 10, 28);
+  context.strokeText(text, 0.2 * high, 0.5 * high);
+  context.fillStyle = readable(colour);
+  context.fillText(text, 0.2 * high, 0.5 * high);
   const texture = new THREE.CanvasTexture(canvas);
   texture.colorSpace = THREE.SRGBColorSpace;
   const sprite = new THREE.Sprite(
     new THREE.SpriteMaterial({ map: texture, sizeAttenuation: false, depthTest: false, transparent: true }),
   );
-  sprite.userData = { pixels: 19 * size, aspect: canvas.width / canvas.height };
+  sprite.userData = { pixels: WORD * size, aspect: canvas.width / canvas.height };
   sprite.renderOrder = 10;
   return sprite;
 }

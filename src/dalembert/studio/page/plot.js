@@ -8,6 +8,7 @@ const RIGHT = 10;
 const TOP = 18;
 const BOTTOM = 18;
 const ROUNDING = 1e-6;
+const LARGEST = 0.999e30;
 const SMALLEST = 1.1e-17; // what is zero on a logarithmic axis
 
 // As many digits as tell the ticks apart.
@@ -261,6 +262,7 @@ export class PlotView {
   }
 
   readout(value) {
+    if (Math.abs(value) > LARGEST) return `beyond ${value < 0 ? "-" : ""}1e30`; // as the server sends what is larger
     return this.data.log && Math.abs(value) <= SMALLEST ? "0" : formatNumber(value, 3);
   }
 

@@ -269,7 +269,7 @@ export class View3D {
     const own = this.contents();
     if (!this.partner?.scene || !own.length) return own;
     const box = new THREE.Box3().setFromPoints(own);
-    box.expandByScalar(0.5 * box.min.distanceTo(box.max));
+    box.expandByScalar(0.2 * box.min.distanceTo(box.max));
     const others = this.partner.contents().filter((point) => box.containsPoint(point));
     this.partner.setFrame(this.partner.frame);
     return [...own, ...others];
@@ -300,12 +300,25 @@ export class View3D {
     this.follow = follow;
     if (follow && this.followed) {
       this.comeNear();
-      moved.subVectors(this.followed.group.position, this.controls.target);
+      const box = this.bodies();
+      if (box.isEmpty()) moved.copy(this.followed.group.position);
+      else box.getCenter(moved);
+      moved.sub(this.controls.target);
       this.camera.position.add(moved);
       this.controls.target.add(moved);
       this.controls.update();
     }
     this.invalidate();
+  }
+
+  // The room that the solid bodies of the first run take now.
+  bodies() {
+    const box = new THREE.Box3();
+    this.scene.updateMatrixWorld();
+    for (const { group, run, part, moving } of this.parts)
+      if (run === 0 && (moving || (part.parent ?? null) !== null))
+        for (const object of group.children) if (object.isMesh && object.userData.solid) box.expandByObject(object);
+    return box;
   }
 
   // What is followed is seen: where its path is long, the camera comes nearer than all of that asks for.
@@ -457,7 +470,7 @@ export class View3D {
     const { aspect } = this.camera;
     const tall = Math.tan((FIELD * Math.PI) / 360); // of a picture from -1 to 1
     const inside = (at, size, middle) => (Math.abs(at) < 1.2 ? Math.min(Math.max(middle, 1 - (1 - at) / size), (1 + at) / size) : middle);
-    const taken = this.partner ? [[-1, 1 - 60 / this.height, 480 / this.width, 1]] : []; // by the name of a pane
+    const taken = [];
     this.scene.updateMatrixWorld();
     this.camera.updateMatrixWorld();
     this.scene.traverseVisible((object) => {

@@ -7,6 +7,7 @@ import { legible } from "./theme.js";
 
 const UP = new THREE.Vector3(0, 0, 1);
 const EDGED_FACES = 300;
+const FLAT = 1e-4; // of a deformed body that is pressed flat: without any thickness it has no light and shade
 const SOLIDS = new Set(["box", "ellipsoid", "cylinder", "cone", "torus", "mesh"]); // they have shadows
 const place3 = new Float32Array(3);
 const place4 = new Float32Array(4);
@@ -151,7 +152,7 @@ const BUILDERS = {
 // {group, update(frame), points}: the part's objects in a group that moves with its position and rotation.
 export function buildPart(part, scale, told = new Set()) {
   const build = BUILDERS[part.shape.kind];
-  const named = part.shape.kind === "arrow" && part.name && !part.shape.crossed && !part.run && !told.has(part.name);
+  const named = part.shape.kind === "arrow" && part.name && part.named !== false && !part.shape.crossed && !part.run && !told.has(part.name);
   if (named) told.add(part.name);
   // The second run's path is thinner and on top: where two methods agree, both colours are seen.
   const shape =
@@ -180,7 +181,7 @@ export function buildPart(part, scale, told = new Set()) {
       matrix.at(frame, place9);
       const { x, y, z } = group.position;
       const [a, b, c, d, e, f, g, h, i] = place9;
-      group.matrix.set(a, b, c, x, d, e, f, y, g, h, i, z, 0, 0, 0, 1);
+      group.matrix.set(a + FLAT, b, c, x, d, e + FLAT, f, y, g, h, i + FLAT, z, 0, 0, 0, 1);
     }
     group.visible = known && group.userData.shown !== false;
     if (inner) inner(frame);
