@@ -347,3 +347,18 @@ def test_a_system_prints_in_one_line():
                     force=lambda t, g, xi, u, p: jnp.array([0.0, u[0], 0.0]))  # fmt: skip
     assert repr(own) == "<System on SE(2); inputs drive; parameters arm.length, mass>"
     assert "0x" not in repr(da.models.car())
+
+
+@pytest.mark.parametrize("inputs", [["push"], 0, [da.Input("push", "N")]])
+def test_a_force_that_reads_more_controls_than_there_are_inputs_is_refused(inputs):
+    """JAX reads the last control where u[1] is beyond the end: the push was the torque too, in silence."""
+
+    def make(inputs):
+        return da.System(
+            da.SE2(), lambda t, g, xi, p: 0.5 * xi @ xi, inputs=inputs,
+            force=lambda t, g, xi, u, p: jnp.stack([u[1], u[0], 0.0]),
+        )  # fmt: skip
+
+    with pytest.raises(da.InvalidInput, match=r"inputs has . \((push|none)\), but force.* reads 2 controls"):
+        make(inputs)
+    assert len(make(["push", "turn"]).inputs) == 2 and len(make(["push", "turn", "spare"]).inputs) == 3

@@ -52,7 +52,8 @@ class Named:
 def read_names(system: MechanicalSystem, what: str, given: Mapping[str, Any], rates: bool) -> tuple[Named, Numbers]:
     """What a start or a goal names, and the values."""
     if not given:
-        raise InvalidInput(f"the {what} has no names; allowed: names with values, or None for no goal")
+        other = "None for no goal" if what == "goal" else "system.state() for rest"
+        raise InvalidInput(f"the {what} has no names; allowed: names with values, or {other}")
     names, turning = names_of(system)
     turns = dict(zip(names, turning, strict=True)) | (dict.fromkeys(system.rate_names, False) if rates else {})
     given = match_names(f"name of the {what}", given, turns)

@@ -16,6 +16,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache, partial, wraps
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, cast
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -1141,6 +1142,24 @@ def _takes(system: System, width: int) -> bool:
     return bool(made.shape == (n,))
 
 
+def _require_width(system: System) -> None:
+    """Refuse a force that reads more controls than there are inputs: JAX would read the last one instead."""
+    force, count = cast(Any, system.force), len(system.inputs)
+    known = _widths.setdefault(force, set()) if isinstance(force, types.FunctionType) else set()
+    if count in known:
+        return
+    if not _takes(system, count) and (wanted := _infer_inputs(system)) is not None and len(wanted) > count:
+        names = ", ".join(each.name for each in system.inputs)
+        raise InvalidInput(
+            f"inputs has {count} ({names or 'none'}), but force(t, g, xi, u, p) reads {len(wanted)} controls: name "
+            "as many inputs as it reads"
+        )
+    known.add(count)
+
+
+_widths: WeakKeyDictionary[Any, set[int]] = WeakKeyDictionary()  # numbers of controls that forces are known to take
+
+
 def unify(function: Any) -> Any:
     """The one object for all functions that the same code builds; as it is where it closes over traced numbers."""
     found = recognise(function) if isinstance(function, OWN_FUNCTIONS) else None
@@ -1262,6 +1281,8 @@ class System(MechanicalSystem):
         elif self.inputs is not None:
             object.__setattr__(self, "inputs", _declare_inputs(self.inputs))
         _recognise(self, FUNCTIONS)
+        if self.force is not None and self.inputs is not None:
+            _require_width(self)
         object.__setattr__(self, "names", Names.read(self.names, self))
 
     _closures: ClassVar[Closures] = {}
