@@ -795,8 +795,6 @@ def plot_methods(
 
 def draw_named_points(axes: Axes, points: Sequence[tuple[float, float, str, str]], floor: Sequence[float] = ()) -> None:
     """Points (x, y, name, colour) on logarithmic axes with their names beside them: none upon another or a floor."""
-    from matplotlib.ticker import LogFormatter
-
     shown = [(x, y, name, colour) for x, y, name, colour in points if x > 0.0 and y > 0.0]
     axes.set(xscale="log", yscale="log")
     for x, y, _, colour in shown:
@@ -804,7 +802,7 @@ def draw_named_points(axes: Axes, points: Sequence[tuple[float, float, str, str]
     for height in floor:  # the axes reach as far as the line that will be there
         axes.update_datalim([(shown[0][0], height)])
     axes.margins(x=0.25, y=0.15)
-    axes.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1.2, 0.5)))
+    label_decades(axes)
     name_points(axes, shown, [(x, height) for height in floor for x in np.geomspace(*axes.get_xlim(), 100)])
 
 
