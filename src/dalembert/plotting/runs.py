@@ -29,6 +29,7 @@ from .style import (
     TIME,
     break_turns,
     curve,
+    label_directly,
     label_ends,
     legend_below,
     legend_under_all,
@@ -180,6 +181,8 @@ def plot_controlled(
     figure = Figure(figsize=(9.6, 4.2), layout="constrained")
     grid = figure.add_gridspec(len(inputs), 2, width_ratios=(1.15, 1.0))
     draw_motion(figure, grid[:, 0], motions)
+    if figure.axes[0].get_aspect() == 1.0 and (shape := shown_shape(figure.axes[0])) > 1.0:
+        grid.set_width_ratios((max(0.5, 1.15 * shape**-0.7), 1.0))  # a path that is high leaves its room to the inputs
     shared = None
     for k, one in enumerate(inputs):
         shared = axes = figure.add_subplot(grid[k, 1], sharex=shared)
@@ -545,6 +548,7 @@ def plot_attitude(trajectory: Run, path: str | Path | None = None) -> Figure:
         parts.plot(np.asarray(trajectory.t), values, linestyle=dash, color=colour, label=f"$q_{i}$")
     parts.set(xlabel=TIME, ylabel="quaternion")
     legend_below(parts, 4)
+    label_directly(figure)
     return save(figure, path, "Attitude")
 
 
@@ -660,8 +664,10 @@ def plot_comparison(
         heading = PANELS["group" if panel == "distance" and free else panel]
         energy = balance.title, typeset(balance.label) + read_units(next(iter(runs.values())))[0]
         _label_axes(axes, *(energy if panel == "energy" else heading))
-        if panel in ("energy", "steps") and len(runs) == 1 and (legend := axes.get_legend()):
-            legend.remove()  # the title has the method
+        if panel not in ("controls", "shape") and len(axes.lines) == 1 and (legend := axes.get_legend()):
+            legend.remove()  # the titles say it
+    if width is None:
+        label_directly(figure)
     if left:
         words = f"left out: {', '.join(left)}; panels= chooses"
         figure.supxlabel(words, x=0.01, ha="left", fontsize=scale_text(6.5), color=GREY)

@@ -134,7 +134,7 @@ def label_decades(axes: Axes) -> None:
     low, high = axes.get_xlim()
     if high < 300.0 * low:
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 10.0 * low else (1.0, 3.0)))
-        if 1e-3 <= low and high < 1e4:
+        if low >= 1e-3 and high < 1e4:
             axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         else:
             axes.xaxis.set_major_formatter(LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(2.0, 1.0)))
@@ -147,7 +147,8 @@ def draw_slope(axes: Axes, x: Sequence[float] | np.ndarray, y: float, order: int
     values = y * (ends / ends[0]) ** order
     axes.loglog(ends, values, color=GREY, linewidth=0.9)
     words: dict[str, Any] = {"color": GREY, "fontsize": scale_text(8), "textcoords": "offset points"}
-    beside: dict[str, Any] = {"xytext": (3, 0)} if ends[-1] > ends[0] else {"xytext": (0, 4 + 5 * order), "va": "bottom"}
+    above = {"xytext": (0, 4 + 5 * order), "va": "bottom"}
+    beside: dict[str, Any] = {"xytext": (3, 0)} if ends[-1] > ends[0] else above
     axes.annotate(f"order {order}", (ends[-1], values[-1]), **words, **beside)
 
 
