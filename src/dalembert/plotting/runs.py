@@ -270,6 +270,14 @@ class Vehicle(NamedTuple):
     bars: list[Bar]
     centre: tuple[float, float] | None = None  # of mass
 
+    def parts(self, k: int, pose: Array) -> list[tuple[Array, bool]]:
+        """Its outlines at a moment and a pose (3, 3), seen from above, each with whether it is a wheel or a blade."""
+        size = float(np.ptp(self.outline, axis=0).max()) if len(self.outline) else 2 * self.wheels[0].half
+        found = [(self.outline, False)] * bool(len(self.outline))
+        found += [(bar.plan(k, 0.02 * size), False) for bar in self.bars]
+        found += [(bar.plan(k, 0.025 * size), True) for bar in self.wheels]
+        return [(part @ pose[:2, :2].T + pose[:2, 2], is_wheel) for part, is_wheel in found]
+
 
 def _ellipse(centre: Any, length: float, width: float) -> Array:
     s = np.linspace(0, 2 * np.pi, 49)
@@ -471,25 +479,29 @@ def _planar_look(system: MechanicalSystem, run: Run) -> tuple[Array, Look] | Non
     body = VEHICLES[own[0]](own[1], angles, 0.0) if own else _oval(system, run)
     if body is None:
         return None
+    bodies, at = [(pose, body)], system.group.factors[0].dim
+    for factor, part in zip(system.group.factors[1:], factors[1:], strict=False):  # another body on SE(2)
+        if factor.picture == "plane" and (other := _oval(system, run, at)):
+            bodies.append((part, other))
+        at += factor.dim
 
     def look(k: int) -> list[tuple[Array, bool]]:
-        turn, at = pose[k, :2, :2], pose[k, :2, 2]
-        size = float(np.ptp(body.outline, axis=0).max()) if len(body.outline) else 2 * body.wheels[0].half
-        found = [(body.outline, False)] * bool(len(body.outline))
-        found += [(bar.plan(k, 0.02 * size), False) for bar in body.bars]
-        found += [(bar.plan(k, 0.025 * size), True) for bar in body.wheels]
-        return [(part @ turn.T + at, is_wheel) for part, is_wheel in found]
+        return [each for pose, body in bodies for each in body.parts(k, pose[k])]
 
     return pose[:, :2, 2], look
 
 
-def _oval(system: MechanicalSystem, run: Run) -> Vehicle | None:
-    """The homogeneous oval with the mass and inertia that a system on SE(2) has, with its blade; a disk that rolls."""
+def _oval(system: MechanicalSystem, run: Run, first: int = 0) -> Vehicle | None:
+    """The homogeneous oval with the mass and inertia that a system on SE(2) has, with its blade; a disk that rolls.
+
+    `first` is the first component of the velocity of this body.
+    """
     g = jax.tree.map(lambda leaf: np.asarray(leaf)[0], run.g)
-    metric = np.asarray(kinetic_metric(system, 0.0, g))
-    mass, rows = float(metric[1, 1]), np.asarray(constraint_at(system, 0.0, g)[0]).reshape(-1, len(metric))
-    ahead = np.linalg.svd(np.vstack([rows, np.eye(len(metric))[0]]))[2][len(rows) + 1 :]  # velocities without turning
-    if len(metric) == 4 and len(ahead) == 1 and abs(ahead[0, 1] * ahead[0, 3]) > 1e-9:
+    metric, rows = np.asarray(kinetic_metric(system, 0.0, g)), np.asarray(constraint_at(system, 0.0, g)[0])
+    rows, metric = rows.reshape(-1, len(metric)), metric[first:, first:]
+    mass = float(metric[1, 1])
+    ahead = np.linalg.svd(np.vstack([rows, np.eye(rows.shape[1])[0]]))[2][len(rows) + 1 :]  # velocities without turning
+    if not first and len(metric) == 4 and len(ahead) == 1 and abs(ahead[0, 1] * ahead[0, 3]) > 1e-9:
         return Vehicle(np.zeros((0, 2)), [Bar(0.0, 0.0, 0.0, abs(float(ahead[0, 1] / ahead[0, 3])))], [])
     if not np.isclose(mass, metric[2, 2]) or mass <= 0:
         return None
@@ -498,7 +510,7 @@ def _oval(system: MechanicalSystem, run: Run) -> Vehicle | None:
     if moment <= 0:
         return None
     length = np.sqrt(4 * moment / (1.36 * mass))
-    left = allowed_directions(rows, slice(1, 3)) if len(rows) else np.eye(2)
+    left = allowed_directions(rows, slice(first + 1, first + 3)) if len(rows) else np.eye(2)
     blade = [Bar(0.0, 0.0, float(np.arctan2(left[1, 0], left[0, 0])), 0.5 * length)] if left.shape[1] == 1 else []
     return Vehicle(_ellipse(centre, length, 0.6 * length), blade, [], tuple(centre))
 
@@ -566,7 +578,7 @@ def plot_trajectory(
     """
     title, group = name or trajectory.system.title, typeset(str(trajectory.system.group))
     nameless = title in (type(trajectory.system).__name__, type(without_forces(trajectory.system)).__name__)
-    title = f"Motion on {group}" if nameless else f"{title} on {group}"
+    title = f"Motion on {group}" if nameless else f"{title[:1].upper()}{title[1:]} on {group}"
     title = f"{title}, {trajectory.integrator.name}, h = {float(trajectory.step):g} s"
     runs = {trajectory.integrator.name: trajectory}
     return plot_comparison(runs, title=title, path=path, width=width, panels=panels)
@@ -577,7 +589,7 @@ PANELS = {
     "energy": ("", ""),
     "distance": ("Distance from group and constraint", typeset("|g - G|, |A xi - b|")),
     "group": ("Distance from the group", typeset("|g - G|")),  # "distance" where there is no constraint
-    "shape": ("Shape", "angles and travels"),
+    "shape": ("Shape", "angles and lengths"),
     "steps": ("Step sizes", f"{typeset('|h|')}, s"),
     "power": ("Power and work", ""),
     "controls": ("Controls", ""),
