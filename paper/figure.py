@@ -5,26 +5,24 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 
 import dalembert as da
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from dalembert.plotting.runs import draw_motion
+from dalembert.plotting.style import COLOURS, DASHES, TIME, label_ends, save, sheet
 
 BODY_METHODS = {
-    "discrete Moser-Veselov (exact)": da.DiscreteMoserVeselov(),
-    "Lie-Poisson splitting": da.integrators.LiePoissonSplitting(),
-    "Runge-Kutta 4": da.RungeKutta(),
+    "Moser-Veselov": da.DiscreteMoserVeselov(),
+    "splitting": da.integrators.LiePoissonSplitting(),
+    "Runge-Kutta": da.RungeKutta(),
 }
 
 
-def sleigh_path() -> np.ndarray:
-    """The contact point (x, y) of a Chaplygin sleigh that is pushed backwards and turns round."""
+def sleigh_run() -> da.Trajectory:
+    """A Chaplygin sleigh that is pushed backwards and turns round."""
     sleigh = da.models.chaplygin_sleigh(mass=1.0, inertia=1.0, a=0.3, b=0.0)
-    run = da.simulate(sleigh, da.EulerPoincareSuslov(), sleigh.state(xi=[0.05, -1.0, 0.0]), step=0.02, steps=1500)
-    return np.asarray(run.check().g)[:, :2, 2]
+    state = sleigh.state(xi=[0.05, -1.0, 0.0])
+    return da.simulate(sleigh, da.EulerPoincareSuslov(), state, step=0.02, steps=1500).check()
 
 
 def body_errors() -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -51,20 +49,24 @@ def particle_energies() -> dict[float, tuple[np.ndarray, np.ndarray]]:
     return found
 
 
+@da.plotting.styled
 def draw(path: Path) -> None:
     """Draw the three panels."""
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10.5, 3.2), layout="constrained")
-    left.plot(*sleigh_path().T, color="#20639b")
-    left.set(xlabel="$x$ / m", ylabel="$y$ / m", title="Chaplygin sleigh", aspect="equal")
-    for name, (t, error) in body_errors().items():
-        middle.plot(t[1:], np.maximum(error[1:], 1e-17), label=name)
-    middle.set(xlabel="$t$ / s", ylabel=r"$\max |E - E_0| / E_0$", title="free rigid body, $h = 0.1$ s", yscale="log")
-    middle.legend(fontsize=7)
-    for node, (t, energy) in particle_energies().items():
-        right.plot(t, energy, label=f"node {node:g}")
-    right.set(xlabel="$t$ / s", ylabel="$E / E_0$", title="nonholonomic particle, $h = 0.1$ s", yscale="log")
-    right.legend(fontsize=7)
-    figure.savefig(path, dpi=200)
+    figure, (left, middle, right) = sheet(1, 3, size=(11.0, 3.4))
+    cell = left.get_subplotspec()
+    left.remove()
+    draw_motion(figure, cell, {"": sleigh_run()})
+    figure.axes[-1].set(title="Chaplygin sleigh, the body to scale")
+    for (name, (t, error)), colour, dash in zip(body_errors().items(), COLOURS, DASHES, strict=False):
+        middle.plot(t[1:], np.maximum(error[1:], 1e-17), color=colour, linestyle=dash, label=name)
+    middle.set(xlabel=TIME, ylabel=r"$\max |E - E_0|/E_0$", title="Free rigid body, $h = 0.1$ s", yscale="log")
+    for (node, (t, energy)), colour, dash in zip(particle_energies().items(), COLOURS, DASHES, strict=False):
+        right.plot(t, energy, color=colour, linestyle=dash, label=f"node {node:g}")
+    right.set(xlabel=TIME, ylabel="$E/E_0$", title="Nonholonomic particle, $h = 0.1$ s", ylim=(0.0, None))
+    figure.draw_without_rendering()  # the places of labels follow from the sizes of the axes
+    for axes in (middle, right):
+        label_ends(axes, 8.0)
+    save(figure, path)
 
 
 if __name__ == "__main__":

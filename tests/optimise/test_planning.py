@@ -702,8 +702,8 @@ def test_the_same_without_bounds_is_tried_when_somebody_asks_why(monkeypatch):
         assert "Without bounds and path it is reached: they may be too tight" in made.reason and len(asked) == 1
 
 
-def test_a_calm_plan_that_is_only_feasible_begins_the_search_for_the_cost(monkeypatch):
-    """A trial that meets the goal, and ends before its unrest is least, was thrown away: then there was no plan."""
+def test_a_smooth_plan_that_is_only_feasible_begins_the_search_for_the_cost(monkeypatch):
+    """A trial that meets the goal, and ends before it is smoothest, was thrown away: then there was no plan."""
     own, solve = park(20), planning.Solver.solve
 
     def give_up(self, x, u, known=None):
@@ -946,7 +946,7 @@ def test_a_car_with_ackermanns_steering_goes_where_it_is_sent(x, y, yaw, duratio
 
 @pytest.mark.heavy
 def test_a_snakeboard_goes_ahead():
-    """It is driven by shaking alone: the goal is reached with little unrest."""
+    """It is driven by shaking alone: the goal is reached by a smooth motion."""
     start = dict.fromkeys(("heading", "x", "y", "rotor", "wheels"), 0.0)
     made = plan(da.models.snakeboard(), start=start, goal={"x": 0.5}, steps=60, duration=6.0, cost=effort)
     assert made.status in ("optimal", "feasible") and made.infeasibility < 1e-6, made

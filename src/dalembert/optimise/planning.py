@@ -70,8 +70,8 @@ CORRECTIONS = 3  # of a configuration that is not on its group; each squares the
 AMPLITUDE = 0.3  # of the waves in a first guess
 OPEN = (-math.inf, math.inf)
 ENDS = ("wanted", "aims", "cycle", "times")  # numbers of the end alone
-UNREST = 0.1  # of the square of the acceleration beside that of the velocity, times the duration squared
-FADING = (1.0, 0.1, 0.01, 1e-3, 1e-4, 0.0)  # how often the unrest counts beside the cost, in their own units
+ROUGHNESS = 0.1  # weight of T^2 |w'|^2 beside |w|^2 in the roughness of a motion
+STAGES = (1.0, 0.1, 0.01, 1e-3, 1e-4, 0.0)  # weights of the roughness beside the cost, both scaled to the same size
 REACHED = ("optimal", "feasible")
 WITHIN, CROSSED = np.arange(1, 16) / 16, 1e-6  # where in a step the path is asked afterwards, and what is said of it
 ENDLESS = 1e12  # a cost below its negative has no end
@@ -190,10 +190,10 @@ class Discrete:
             own = 0.5 * h * sum(_number("cost(t, g, xi, u)", self.cost, *each, u) for each in ends)
         else:
             own = h if self.free_time else jnp.zeros(())
-        (share, calm), whole = consts[1]["share"], h * consts[1]["steps"]
+        (share, rough), whole = consts[1]["share"], h * consts[1]["steps"]
         w, change = (u, 0.0 * u) if self.kinematic else (after.w, after.w - x.w)  # xi would take long to differentiate
-        unrest = h * w @ w + UNREST * whole**2 * (change @ change) / h
-        return cost + share * own + calm * unrest, self.held(consts, t + h, g1, xi1, u)
+        roughness = h * w @ w + ROUGHNESS * whole**2 * (change @ change) / h
+        return cost + share * own + rough * roughness, self.held(consts, t + h, g1, xi1, u)
 
     def coordinates(self, numbers: Any, xi: Any) -> Any:
         return xi if self.redundant or "free" not in numbers else numbers["free"] @ xi
@@ -553,7 +553,7 @@ class _Task:
 
     backend, solver = "auto", None
     loose: Any = np.zeros(0, bool)  # configurations of which the goal says nothing
-    share, calmed = (1.0, 0.0), 0.0  # how often the cost and the unrest count; the least unrest that was counted in
+    share, smoothed = (1.0, 0.0), 0.0  # weights of the cost and of the roughness; the least weight of the latter
 
     def __init__(
         self, system: MechanicalSystem, method: Integrator, start: State, goal: Any, steps: Any, duration: Any,
@@ -773,10 +773,10 @@ class _Task:
         best = Plans(self, found, np.arange(count) * starts + np.argmin(place, axis=1))
         if trial or hopeless or guess is not None or count > 1 or {"optimal", "interrupted"} & set(words):
             return best
-        calm = self._plan_calmly(first, seed, options, progress)
-        if calm is not None and not (best.status[0] == "feasible" and best.cost[0] <= calm.cost[0]):
-            return calm
-        self.solved, self.target, self.calmed = (discrete, numbers, free), target, 0.0
+        smooth = self._plan_by_continuation(first, seed, options, progress)
+        if smooth is not None and not (best.status[0] == "feasible" and best.cost[0] <= smooth.cost[0]):
+            return smooth
+        self.solved, self.target, self.smoothed = (discrete, numbers, free), target, 0.0
         return best
 
     def _find_blocked(self, first: State, ends: State | None) -> list[str]:
@@ -863,20 +863,20 @@ class _Task:
             leaf[:, 1:][good] = np.asarray(new)[good]
         return nodes, u
 
-    def _plan_calmly(self, first: State, seed: int, options: Options, progress: Any) -> Plans | None:
-        """A plan of least unrest from one of several coarse guesses, refined; then this fades beside the cost.
+    def _plan_by_continuation(self, first: State, seed: int, options: Options, progress: Any) -> Plans | None:
+        """Find a smooth plan from one of several coarse guesses and refine it; then bring in the cost by stages.
 
-        The unrest is the integral of |w|^2 + T^2 |w'|^2/10. Where it cannot fade to nothing, the plan is feasible. If
-        there is no calm plan, the cost itself is tried from these guesses.
+        The roughness is the integral of |w|^2 + T^2 |w'|^2/10. If its weight cannot go down to 0, the plan is only
+        feasible. If there is no smooth plan, the cost itself is tried from these guesses.
         """
         counts, spent = [self.steps], 0
         while counts[0] > COARSE_STEPS:
             counts.insert(0, -(-counts[0] // 2))
         short, found = replace(options, max_iterations=min(options.max_iterations, MAX_TRIAL)), cast(Any, None)
 
-        def improve(cost: float, unrest: float, steps: int, enough: tuple[str, ...] = REACHED) -> bool:
+        def improve(cost: float, rough: float, steps: int, enough: tuple[str, ...] = REACHED) -> bool:
             nonlocal found, spent
-            self.share, self.steps, guess = (cost, unrest), steps, None if found is None else self.plan_of(found, 0)
+            self.share, self.steps, guess = (cost, rough), steps, None if found is None else self.plan_of(found, 0)
             new = self.solve(first, guess, MORE_STARTS if found is None else 1, seed, short, progress, trial=True)
             spent += int(new._found.iterations[0])
             found = new._found if (good := new.status[0] in enough) else found
@@ -884,9 +884,9 @@ class _Task:
 
         if good := all(improve(0.0, 1.0, steps) for steps in counts):
             unit = (abs(self._judge(found).cost[0]) or 1.0) / (found.cost[0] or 1.0)
-            calm = found.status[0] == "optimal"
-            faded = [*itertools.takewhile(lambda share: improve(1.0, unit * share, counts[-1], REACHED[:1]), FADING)]
-            self.calmed = unit * faded[-1] if faded else math.inf if calm else 0.0
+            smooth = found.status[0] == "optimal"
+            faded = [*itertools.takewhile(lambda share: improve(1.0, unit * share, counts[-1], REACHED[:1]), STAGES)]
+            self.smoothed = unit * faded[-1] if faded else math.inf if smooth else 0.0
             found = found if 0.0 in faded else self._judge(found)
         else:
             found = None
@@ -896,7 +896,7 @@ class _Task:
         return Plans(self, found._replace(iterations=np.array([spent])), np.zeros(1, int)) if good else None
 
     def _judge(self, found: Solution) -> Solution:
-        """A plan of least unrest, by the cost itself."""
+        """Judge a smooth plan by the cost itself."""
         self.share = (1.0, 0.0)
         discrete, numbers, free = self.problem()
         target, options = part_of(self.target, slice(1)), replace(self.options, scaled=False)
@@ -975,9 +975,9 @@ class _Task:
             falling = f". The cost is {found.cost[b]:.2g}: one that can fall below zero may have no least value"
         if gap <= options.feasible:
             what, moved = "", ", ".join(self.coordinates[self.system.group.dim :] or self.inputs)
-            if self.calmed:
-                least = f"the cost plus {self.calmed:.2g} times" if self.calmed < math.inf else "the integral of"
-                what = f", but least in {least} |w|^2 + {UNREST:g} T^2 |w'|^2 (w: {moved})"
+            if self.smoothed:
+                least = f"the cost plus {self.smoothed:.2g} times " if self.smoothed < math.inf else ""
+                what = f"; least is {least}the integral of |w|^2 + {ROUGHNESS:g} T^2 |w'|^2 (w: {moved})"
             return (
                 f"the goal is reached, but the cost is not least{what} (residual {found.error[b]:.1e}): raise "
                 "max_iterations, take starts=8, smooth a cost with corners, such as |u|, or let rates and controls "

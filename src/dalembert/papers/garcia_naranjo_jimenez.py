@@ -95,7 +95,7 @@ def draw_bounded(axes: Any, data: Data) -> None:
 
 @gallery("figure-1", draw=draw_bounded, size=(6.6, 5.6), labels=MOMENTUM_AXES, elev=10, azim=-120)
 def bounded_locus() -> Data:
-    surface = momentum_surface(GENERIC.system, SCHEMES["Moser-Veselov"], STEP, polar(np.pi * (1 - 1e-9), 181, 91))
+    surface = momentum_surface(GENERIC.system, SCHEMES["Moser-Veselov"], STEP, polar(np.pi * (1 - 1e-9), 361, 241))
     reach = np.abs(surface).reshape(-1, 3).max(axis=0)
     rows = [(f"largest |M{i + 1}| on the locus, times ε", float(STEP * reach[i])) for i in range(3)]
     rows.append(("slope between locus and plane at the origin", tangent_gap("Moser-Veselov")))

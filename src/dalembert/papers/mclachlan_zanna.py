@@ -19,7 +19,7 @@ from ..integrators import DiscreteMoserVeselov, ImplicitMidpoint, Integrator, Li
 from ..integrators import free_body as free
 from ..kernels import Block, Loop, Value, inner_blocks, lower
 from ..models import exact_body, rigid_body
-from ..plotting.studies import draw_lines, draw_slope
+from ..plotting.studies import draw_lines, draw_slope, name_lines
 from ..plotting.style import COLOURS, DASHES
 from ..simulation import Run
 from .gallery import Data, Gallery, simulate_uninterrupted
@@ -209,7 +209,7 @@ def draw_cost(axes: Any, data: Data) -> None:
     draw_lines(axes, {name: (data[f"{name} error"], data[f"{name} operations"]) for name in METHODS})
     axes.invert_xaxis()
     axes.set(xlabel="error at $T = 100$", ylabel="floating-point operations")
-    axes.legend()
+    name_lines(axes)
 
 
 @gallery("figure-7.6", draw=draw_cost, size=(6.4, 4.8))

@@ -29,6 +29,7 @@ from .style import (
     TIME,
     break_turns,
     curve,
+    label_directly,
     label_ends,
     legend_below,
     legend_under_all,
@@ -180,6 +181,8 @@ def plot_controlled(
     figure = Figure(figsize=(9.6, 4.2), layout="constrained")
     grid = figure.add_gridspec(len(inputs), 2, width_ratios=(1.15, 1.0))
     draw_motion(figure, grid[:, 0], motions)
+    if figure.axes[0].get_aspect() == 1.0 and (shape := shown_shape(figure.axes[0])) > 1.0:
+        grid.set_width_ratios((max(0.5, 1.15 * shape**-0.7), 1.0))  # a path that is high leaves its room to the inputs
     shared = None
     for k, one in enumerate(inputs):
         shared = axes = figure.add_subplot(grid[k, 1], sharex=shared)
@@ -267,6 +270,14 @@ class Vehicle(NamedTuple):
     bars: list[Bar]
     centre: tuple[float, float] | None = None  # of mass
     scale: float = 1.0  # how many times as large as it is it is drawn
+
+    def parts(self, k: int, pose: Array) -> list[tuple[Array, bool]]:
+        """Its outlines at a moment and a pose (3, 3), seen from above, each with whether it is a wheel or a blade."""
+        size = float(np.ptp(self.outline, axis=0).max()) if len(self.outline) else 2 * self.wheels[0].half
+        found = [(self.outline, False)] * bool(len(self.outline))
+        found += [(bar.plan(k, 0.02 * size), False) for bar in self.bars]
+        found += [(bar.plan(k, 0.025 * size), True) for bar in self.wheels]
+        return [(part @ pose[:2, :2].T + pose[:2, 2], is_wheel) for part, is_wheel in found]
 
 
 def _ellipse(centre: Any, length: float, width: float) -> Array:
@@ -472,25 +483,29 @@ def _planar_look(system: MechanicalSystem, run: Run) -> tuple[Array, Look] | Non
     body = VEHICLES[own[0]](own[1], angles, 0.0) if own else _oval(system, run)
     if body is None:
         return None
+    bodies, at = [(pose, body)], system.group.factors[0].dim
+    for factor, part in zip(system.group.factors[1:], factors[1:], strict=False):  # another body on SE(2)
+        if factor.picture == "plane" and (other := _oval(system, run, at)):
+            bodies.append((part, other))
+        at += factor.dim
 
     def look(k: int) -> list[tuple[Array, bool]]:
-        turn, at = pose[k, :2, :2], pose[k, :2, 2]
-        size = float(np.ptp(body.outline, axis=0).max()) if len(body.outline) else 2 * body.wheels[0].half
-        found = [(body.outline, False)] * bool(len(body.outline))
-        found += [(bar.plan(k, 0.02 * size), False) for bar in body.bars]
-        found += [(bar.plan(k, 0.025 * size), True) for bar in body.wheels]
-        return [(part @ turn.T + at, is_wheel) for part, is_wheel in found]
+        return [each for pose, body in bodies for each in body.parts(k, pose[k])]
 
     return pose[:, :2, 2], look
 
 
-def _oval(system: MechanicalSystem, run: Run) -> Vehicle | None:
-    """The homogeneous oval with the mass and inertia that a system on SE(2) has, with its blade; a disk that rolls."""
+def _oval(system: MechanicalSystem, run: Run, first: int = 0) -> Vehicle | None:
+    """The homogeneous oval with the mass and inertia that a system on SE(2) has, with its blade; a disk that rolls.
+
+    `first` is the first component of the velocity of this body.
+    """
     g = jax.tree.map(lambda leaf: np.asarray(leaf)[0], run.g)
-    metric = np.asarray(kinetic_metric(system, 0.0, g))
-    mass, rows = float(metric[1, 1]), np.asarray(constraint_at(system, 0.0, g)[0]).reshape(-1, len(metric))
-    ahead = np.linalg.svd(np.vstack([rows, np.eye(len(metric))[0]]))[2][len(rows) + 1 :]  # velocities without turning
-    if len(metric) == 4 and len(ahead) == 1 and abs(ahead[0, 1] * ahead[0, 3]) > 1e-9:
+    metric, rows = np.asarray(kinetic_metric(system, 0.0, g)), np.asarray(constraint_at(system, 0.0, g)[0])
+    rows, metric = rows.reshape(-1, len(metric)), metric[first:, first:]
+    mass = float(metric[1, 1])
+    ahead = np.linalg.svd(np.vstack([rows, np.eye(rows.shape[1])[0]]))[2][len(rows) + 1 :]  # velocities without turning
+    if not first and len(metric) == 4 and len(ahead) == 1 and abs(ahead[0, 1] * ahead[0, 3]) > 1e-9:
         return Vehicle(np.zeros((0, 2)), [Bar(0.0, 0.0, 0.0, abs(float(ahead[0, 1] / ahead[0, 3])))], [])
     if not np.isclose(mass, metric[2, 2]) or mass <= 0:
         return None
@@ -499,7 +514,7 @@ def _oval(system: MechanicalSystem, run: Run) -> Vehicle | None:
     if moment <= 0:
         return None
     length = np.sqrt(4 * moment / (1.36 * mass))
-    left = allowed_directions(rows, slice(1, 3)) if len(rows) else np.eye(2)
+    left = allowed_directions(rows, slice(first + 1, first + 3)) if len(rows) else np.eye(2)
     blade = [Bar(0.0, 0.0, float(np.arctan2(left[1, 0], left[0, 0])), 0.5 * length)] if left.shape[1] == 1 else []
     return Vehicle(_ellipse(centre, length, 0.6 * length), blade, [], tuple(centre))
 
@@ -549,6 +564,7 @@ def plot_attitude(trajectory: Run, path: str | Path | None = None) -> Figure:
         parts.plot(np.asarray(trajectory.t), values, linestyle=dash, color=colour, label=f"$q_{i}$")
     parts.set(xlabel=TIME, ylabel="quaternion")
     legend_below(parts, 4)
+    label_directly(figure)
     return save(figure, path, "Attitude")
 
 
@@ -566,7 +582,7 @@ def plot_trajectory(
     """
     title, group = name or trajectory.system.title, typeset(str(trajectory.system.group))
     nameless = title in (type(trajectory.system).__name__, type(without_forces(trajectory.system)).__name__)
-    title = f"Motion on {group}" if nameless else f"{title} on {group}"
+    title = f"Motion on {group}" if nameless else f"{title[:1].upper()}{title[1:]} on {group}"
     title = f"{title}, {trajectory.integrator.name}, h = {float(trajectory.step):g} s"
     runs = {trajectory.integrator.name: trajectory}
     return plot_comparison(runs, title=title, path=path, width=width, panels=panels)
@@ -577,7 +593,7 @@ PANELS = {
     "energy": ("", ""),
     "distance": ("Distance from group and constraint", typeset("|g - G|, |A xi - b|")),
     "group": ("Distance from the group", typeset("|g - G|")),  # "distance" where there is no constraint
-    "shape": ("Shape", "angles and travels"),
+    "shape": ("Shape", "angles and lengths"),
     "steps": ("Step sizes", f"{typeset('|h|')}, s"),
     "power": ("Power and work", ""),
     "controls": ("Controls", ""),
@@ -665,8 +681,10 @@ def plot_comparison(
         heading = PANELS["group" if panel == "distance" and free else panel]
         energy = balance.title, typeset(balance.label) + read_units(next(iter(runs.values())))[0]
         _label_axes(axes, *(energy if panel == "energy" else heading))
-        if panel in ("energy", "steps") and len(runs) == 1 and (legend := axes.get_legend()):
-            legend.remove()  # the title has the method
+        if panel not in ("controls", "shape") and len(axes.lines) == 1 and (legend := axes.get_legend()):
+            legend.remove()  # the titles say it
+    if width is None:
+        label_directly(figure)
     if left:
         words = f"left out: {', '.join(left)}; panels= chooses"
         figure.supxlabel(words, x=0.01, ha="left", fontsize=scale_text(6.5), color=GREY)
@@ -805,8 +823,6 @@ def plot_methods(
 
 def draw_named_points(axes: Axes, points: Sequence[tuple[float, float, str, str]], floor: Sequence[float] = ()) -> None:
     """Points (x, y, name, colour) on logarithmic axes with their names beside them: none upon another or a floor."""
-    from matplotlib.ticker import LogFormatter
-
     shown = [(x, y, name, colour) for x, y, name, colour in points if x > 0.0 and y > 0.0]
     axes.set(xscale="log", yscale="log")
     for x, y, _, colour in shown:
@@ -814,7 +830,7 @@ def draw_named_points(axes: Axes, points: Sequence[tuple[float, float, str, str]
     for height in floor:  # the axes reach as far as the line that will be there
         axes.update_datalim([(shown[0][0], height)])
     axes.margins(x=0.25, y=0.15)
-    axes.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1.2, 0.5)))
+    label_decades(axes)
     name_points(axes, shown, [(x, height) for height in floor for x in np.geomspace(*axes.get_xlim(), 100)])
 
 

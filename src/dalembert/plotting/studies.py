@@ -30,6 +30,7 @@ from .style import (
     POINTS,
     TIME,
     break_turns,
+    label_ends,
     name_points,
     save,
     scale_text,
@@ -98,10 +99,7 @@ def plot_work_precision(
     figure, axes = sheet(size=(6.2, 4.6))
     draw_lines(axes, points)
     axes.set(xlabel=cost, ylabel=error)
-    if len(points) > len(COLOURS):
-        name_lines(axes)
-    else:
-        axes.legend()
+    name_lines(axes)
     label_decades(axes)
     return save(figure, path, title)
 
@@ -113,7 +111,7 @@ def draw_lines(axes: Axes, points: Mapping[str, tuple[Any, Any]]) -> None:
 
 
 def name_lines(axes: Axes) -> None:
-    """Write the label of every line beside its last point: in place of a legend, where there are many."""
+    """Write the label of every line beside its last point, in place of a legend."""
     ends, others = list[tuple[float, float, str, str]](), list[tuple[float, float]]()
     for line in axes.lines:
         data = np.asarray(line.get_data(), float).T
@@ -127,13 +125,19 @@ def name_lines(axes: Axes) -> None:
 
 
 def label_decades(axes: Axes) -> None:
-    """Label the decades of a logarithmic horizontal axis, and some of their multiples where there are few."""
-    from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
+    """Label the decades of a logarithmic horizontal axis, and some of their multiples where there are few.
+
+    Numbers from 0.001 to 9999 are written out, others as powers of ten.
+    """
+    from matplotlib.ticker import FuncFormatter, LogFormatterSciNotation, LogLocator, NullFormatter
 
     low, high = axes.get_xlim()
     if high < 300.0 * low:
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 10.0 * low else (1.0, 3.0)))
-        axes.xaxis.set_major_formatter(LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(2.0, 1.0)))
+        if low >= 1e-3 and high < 1e4:
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        else:
+            axes.xaxis.set_major_formatter(LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(2.0, 1.0)))
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
@@ -143,7 +147,8 @@ def draw_slope(axes: Axes, x: Sequence[float] | np.ndarray, y: float, order: int
     values = y * (ends / ends[0]) ** order
     axes.loglog(ends, values, color=GREY, linewidth=0.9)
     words: dict[str, Any] = {"color": GREY, "fontsize": scale_text(8), "textcoords": "offset points"}
-    beside: dict[str, Any] = {"xytext": (3, 0)} if ends[-1] > ends[0] else {"xytext": (0, 8), "va": "bottom"}
+    above = {"xytext": (0, 4 + 5 * order), "va": "bottom"}
+    beside: dict[str, Any] = {"xytext": (3, 0)} if ends[-1] > ends[0] else above
     axes.annotate(f"order {order}", (ends[-1], values[-1]), **words, **beside)
 
 
@@ -152,15 +157,17 @@ def plot_convergence(found: Convergence, *, title: str = "", path: str | Path | 
     """Plot a convergence study: errors against the step, with a guide of slope p for each measured order p."""
     figure, axes = sheet(size=(6.2, 4.6))
     steps = np.abs(found.steps)
-    draw_lines(axes, {name: (steps, np.maximum(norms, FLOOR)) for name, norms in found.norms.items()})
+    rising = np.argsort(steps)  # the last point of a curve, beside which its name stands, is that of the largest step
+    draw_lines(axes, {name: (steps[rising], np.maximum(e, FLOOR)[rising]) for name, e in found.norms.items()})
     orders = {name: round(order) for name in found.norms if (order := found.order(name)) is not None}
     for order in sorted(set(orders.values()) - {0}):
         largest = max(found.norms[name][-1] for name, p in orders.items() if p == order)
         if np.isfinite(largest):
             draw_slope(axes, steps[[0, -1]], 1.8 * largest * (steps[0] / steps[-1]) ** order, order)
     axes.set(xlabel="step $h$, s", ylabel="error after one step" if found.local else "largest error")
-    axes.legend()
     label_decades(axes)
+    figure.draw_without_rendering()  # the places of labels follow from the sizes of the axes
+    label_ends(axes, 8.0)
     return save(figure, path, title)
 
 

@@ -33,6 +33,7 @@ FLOOR = 1e-17
 DOTS_PER_INCH = 150
 ROUND_OFF = 1e-16  # magnitudes below this are drawn on a linear axis, beside larger ones
 LABEL_INCHES = 0.22  # what the label of a decade needs along its axis
+MAX_DIRECT = 22  # letters of a name beside the end of a curve
 MAX_UPRIGHT = 8  # letters of a label in space that is not turned along its axis
 TURNS_OF_NOISE = 100  # a curve that rises and falls more often is drawn thin: another one behind it is seen
 TIME = "time $t$, s"
@@ -185,6 +186,22 @@ def label_ends(axes: Axes, size: float = 7.0) -> None:
             arrowprops={"arrowstyle": "-", "color": line.get_color(), "linewidth": 0.5, "shrinkA": 0, "shrinkB": 1,
                         "relpos": (0.0, 0.5)},
         )  # fmt: skip
+
+
+def label_directly(figure: Figure) -> None:
+    """Write names beside the ends of curves over time in place of the legends under them, where names are short."""
+    found = [(axes, legend) for axes in figure.axes if axes.get_xlabel() == TIME and (legend := axes.get_legend())]
+    short = [(axes, legend) for axes, legend in found if max(map(_letters, legend.get_texts())) <= MAX_DIRECT]
+    for axes, legend in short:
+        show_zeros(axes)
+        legend.remove()
+    figure.draw_without_rendering()  # the places of labels follow from the sizes of the axes
+    for axes, _ in short:
+        label_ends(axes, 8.0)
+
+
+def _letters(text: Any) -> int:
+    return len(re.sub(r"\\[a-z]+|[\\{}$^_]", "", text.get_text()))
 
 
 def typeset(text: str) -> str:
