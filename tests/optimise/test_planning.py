@@ -202,8 +202,9 @@ def test_a_plan_as_a_guess_brings_its_multipliers():
     assert park(40, bounds=bounds, guess=failed).status == "optimal"  # of a plan that failed nothing is believed
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize(("x", "y"), [(3, 6), (10, 5), (12, 3)])
+@pytest.mark.parametrize(
+    ("x", "y"), [(12, 3), pytest.param(3, 6, marks=pytest.mark.heavy), pytest.param(10, 5, marks=pytest.mark.heavy)]
+)
 def test_a_steered_edge_falls_in_least_time_to_other_ends(x, y):
     """Problem 5 between other points, with wide bounds of the duration: cycloids."""
     edge, end = control.steered_edge(), brentq(lambda s: (s - np.sin(s)) / (1 - np.cos(s)) - x / y, 1e-6, 6.28)

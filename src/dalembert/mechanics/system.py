@@ -16,7 +16,6 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache, partial, wraps
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, cast
-from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -1145,7 +1144,7 @@ def _takes(system: System, width: int) -> bool:
 def _require_width(system: System) -> None:
     """Refuse a force that reads more controls than there are inputs: JAX would read the last one instead."""
     force, count = cast(Any, system.force), len(system.inputs)
-    known = _widths.setdefault(force, set()) if isinstance(force, types.FunctionType) else set()
+    known = _known_widths(force) if isinstance(force, types.FunctionType) else set()
     if count in known:
         return
     if not _takes(system, count) and (wanted := _infer_inputs(system)) is not None and len(wanted) > count:
@@ -1157,7 +1156,10 @@ def _require_width(system: System) -> None:
     known.add(count)
 
 
-_widths: WeakKeyDictionary[Any, set[int]] = WeakKeyDictionary()  # numbers of controls that forces are known to take
+@lru_cache(maxsize=256)
+def _known_widths(force: Any) -> set[int]:
+    """The numbers of controls that a force is known to take; they are added as they are found."""
+    return set()
 
 
 def unify(function: Any) -> Any:
