@@ -480,7 +480,7 @@ def plan(
     kinematic   plan velocities instead of forces: the controls are the components of xi in D; any start is possible
     free_start  names of what is free at the start, `free_goal` at the goal: of `coordinates`, "configuration" or
                 "velocity"; `periodic`: what ends as it began
-    guess       a Plan of any number of steps, or controls (steps, inputs) with the motion that they make
+    guess       a Plan of any number of steps, with its multipliers, or controls (steps, inputs) and their motion
     starts      how many first guesses to try (the best plan is returned); if one fails, up to eight coarse ones follow
     backend     "llvm" or "cuda"; "auto" takes a GPU, if there is one, for many plans
     solver      "ipopt" (with cyipopt), or a function of a `NonlinearProgram` -> (z, multipliers) as cyipopt's
