@@ -410,3 +410,22 @@ def test_a_function_is_known_again_by_what_its_arrays_hold_and_its_numbers_are(a
     assert template([0, 1, 1], 1) is first
     for other in (([1, 1, 1], 1), ([0.0, 1.0, 1.0], 1), ([0, 1, 1], 1.0), ([0, 1, 1], True), ([0, 1], 1)):
         assert template(*other) is not first
+
+
+@pytest.mark.parametrize("kind", [jax.custom_jvp, jax.custom_vjp], ids=["jvp", "vjp"])
+def test_rules_of_derivatives_are_part_of_a_fingerprint(kind):
+    """A rule may close over more than its function: the derivative of one crossing was computed by another's rule."""
+
+    def make(slope):
+        @kind
+        def clip(x):
+            return jnp.maximum(x, 0.0)
+
+        if kind is jax.custom_jvp:
+            clip.defjvp(lambda primals, tangents: (clip(*primals), slope * tangents[0]))
+        else:
+            clip.defvjp(lambda x: (clip(x), None), lambda _, change: (slope * change,))
+        return lambda x: clip(x)
+
+    one, other = (recognition.fingerprint(make(slope)) for slope in (1.0, 2.0))
+    assert one == recognition.fingerprint(make(1.0)) and one != other

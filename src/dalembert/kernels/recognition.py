@@ -93,6 +93,9 @@ def _write(it: Any, within: tuple[Any, ...], text: list[str]) -> None:
         _write_all((*within, it), type(it), vars(it), text=text)
     elif not jax.tree_util.all_leaves([it]):  # a system, say
         _write_all((*within, it), *jax.tree.flatten(it), text=text)
+    elif isinstance(it, jax.custom_jvp | jax.custom_vjp):  # rules may close over more than the function does
+        rules = (it.jvp,) if isinstance(it, jax.custom_jvp) else (it.fwd, it.bwd)
+        _write_all((*within, it), it.fun, *rules, text=text)
     elif callable(getattr(it, "__wrapped__", None)):  # jax.jit and the like
         _write(it.__wrapped__, within, text)
     else:
