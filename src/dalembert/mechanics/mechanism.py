@@ -48,7 +48,7 @@ from ..numerics import (
 )
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Element, Scalar, Velocity
-from .system import Input, State, System, jacobian
+from .system import FUNCTIONS, Input, State, System, jacobian, register_system
 
 GROUND = "ground"
 SPACE = "xyz"
@@ -668,11 +668,7 @@ class Picture(NamedTuple):
     contacts: Array  # their points, and the directions in which they must not slip (0: none), (contacts, 2, 3)
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("parameters",),
-    meta_fields=("group", "lagrangian", "constraint", "drift", "force", "holonomic", "inputs", "names"),
-)
+@register_system(FUNCTIONS, ("group", "inputs", "names"))
 @dataclass(frozen=True, eq=False, repr=False)
 class MechanismSystem(System):
     """The system that `Mechanism.system()` makes; its coordinates, rates, inputs and loads have names and units.

@@ -1143,8 +1143,12 @@ def _takes(system: System, width: int) -> bool:
 
 def _require_width(system: System) -> None:
     """Refuse a force that reads more controls than there are inputs: JAX would read the last one instead."""
-    force, count = cast(Any, system.force), len(system.inputs)
-    known = _known_widths(force) if isinstance(force, types.FunctionType) else set()
+    force, count, found = cast(Any, system.force), len(system.inputs), system._closures.get("force")
+    leaves, structure = jax.tree.flatten(system.parameters)
+    try:
+        known = _known_widths(found[0].digest if found else force, system.group, structure, *map(np.shape, leaves))
+    except TypeError:  # an object without a hash
+        known = set()
     if count in known:
         return
     if not _takes(system, count) and (wanted := _infer_inputs(system)) is not None and len(wanted) > count:
@@ -1157,8 +1161,8 @@ def _require_width(system: System) -> None:
 
 
 @lru_cache(maxsize=256)
-def _known_widths(force: Any) -> set[int]:
-    """The numbers of controls that a force is known to take; they are added as they are found."""
+def _known_widths(force: Any, *_: Any) -> set[int]:
+    """The numbers of controls that a force, or the digest of its code, is known to take; they are added when found."""
     return set()
 
 

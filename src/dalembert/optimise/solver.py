@@ -816,9 +816,7 @@ class Solver:
                 break
         return found
 
-    def _solve(
-        self, x: Any, u: Numbers, place: slice, note: Any = None, known: Multipliers | None = None
-    ) -> Solution:
+    def _solve(self, x: Any, u: Numbers, place: slice, note: Any = None, known: Multipliers | None = None) -> Solution:
         """Solve some of the problems side by side."""
         x, u, target = part_of((x, u, self.target), place)
         at, count = self.machine(x, u, target), -1
