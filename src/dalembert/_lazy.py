@@ -23,14 +23,16 @@ def attach(
 
     `at_once` imports the modules of the stub now, where they register what they define.
     """
-    tree = ast.parse(Path(init).with_suffix(".pyi").read_text(encoding="utf-8"))
-    statements = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
-    home = {alias.name: node.module for node in statements for alias in node.names}
+    stub = Path(init).with_suffix(".pyi")
+    home = _read_stub(stub)
 
     def get(name: str) -> Any:
         if name not in home:
+            rooms = [each for each, module in home.items() if not module]
+            inside = [each for each in rooms if name in _read_stub(stub.parent / each / stub.name)]
             near = difflib.get_close_matches(name, home, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(home)}"
+            hint = f"it is {package}.{inside[-1]}.{name}" if inside else hint
             raise AttributeError(f"module {package!r} has no attribute {name!r}; {hint}")
         module = home[name]
         found = getattr(import_module(f".{module}", package), name) if module else import_module(f".{name}", package)
@@ -40,3 +42,10 @@ def attach(
     for module in dict.fromkeys(home.values()) if at_once else ():
         import_module(f".{module}", package)
     return get, lambda: list(home), list(home)
+
+
+def _read_stub(stub: Path) -> dict[str, str | None]:
+    """The names that a stub imports, with their modules; none where there is no stub."""
+    tree = ast.parse(stub.read_text(encoding="utf-8") if stub.is_file() else "")
+    statements = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: node.module for node in statements for alias in node.names}

@@ -88,6 +88,14 @@ def test_names_of_lazy_packages_exist(package):
         assert getattr(module, name) is not None
 
 
+@pytest.mark.parametrize(
+    "name, hint", [("Experiment", "it is dalembert.optimise.Experiment"), ("simulat", "'simulate'")]
+)
+def test_a_name_that_is_elsewhere_is_found(name, hint):
+    with pytest.raises(AttributeError, match=hint):
+        getattr(importlib.import_module("dalembert"), name)
+
+
 @pytest.mark.parametrize("name", PACKAGES)
 def test_no_function_has_the_name_of_its_module(name):
     own = getattr(importlib.import_module(name), name.rsplit(".", 1)[1], None)
