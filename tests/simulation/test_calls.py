@@ -285,6 +285,40 @@ def test_members_that_are_changed_in_place_are_judged_again():
         da.ensemble(system, method, states, **options)
 
 
+@pytest.mark.parametrize("kind", [np.asarray, jnp.asarray])
+def test_an_ensemble_that_is_known_reads_numbers_again_and_refuses_what_it_refused(kind, monkeypatch):
+    system, method, rng = driven(), da.LagrangeDAlembert(), np.random.default_rng(3)
+    other = dataclasses.replace(system, parameters={"J": 2.0, "m": 1.5, "a": 0.3})
+    states = jax.tree.map(kind, spread_starts(system, 5))
+    faster = jax.tree.map(kind, spread_starts(system, 5)._replace(xi=states.xi * 2.0, momentum=states.momentum * 2.0))
+    cases = [(system, states, None), (system, faster, None), (other, states, None), (system, faster, None)]
+    cases += [(made, states, kind(rng.normal(size=shape))) for made in (system, other) for shape in ((4, 2), (5, 4, 2))]
+    options = {"step": 0.05, "steps": 4}
+
+    def run(made, start, controls, **more):
+        return da.ensemble(made, method, start, controls=controls, **options, **more)
+
+    slow = [run(*each, progress=lambda done, total: None) for each in cases]
+    for _ in range(2):
+        for each, wanted in zip(cases, slow, strict=True):
+            for _ in range(2):
+                made = run(*each)
+                assert same_bits((made.records, made.final, made.controls),
+                                 (wanted.records, wanted.final, wanted.controls))  # fmt: skip
+                assert made.system is each[0]
+    with pytest.raises(da.InvalidInput, match=r"member 2: .*off the constraint"):
+        run(system, states._replace(xi=states.xi + np.where(np.arange(5)[:, None] == 2, [0.0, 0.0, 1.0], 0.0)), None)
+    with pytest.raises(da.InvalidInput, match="nan"):
+        run(system, states, kind(np.full((4, 2), np.nan)))
+    with pytest.raises(da.InvalidInput, match="controls have shape"):
+        run(system, states, kind(np.zeros((4, 3))))
+    for given in ((system, states, cases[4][2]), (system, states, None)):
+        run(*given)
+        monkeypatch.setattr(driver, "make_schedule", None)  # nothing is checked a second time
+        run(*given)
+        monkeypatch.undo()
+
+
 def test_an_ensemble_that_takes_longer_than_a_chunk_goes_the_long_way(monkeypatch):
     system = driven()
     options = {"step": 0.05, "steps": 4}

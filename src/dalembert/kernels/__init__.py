@@ -53,6 +53,7 @@ from .lowering import (
 )
 from .plans import (
     Chain,
+    LaneRun,
     Of,
     PlacedLoop,
     Repeated,
@@ -70,10 +71,12 @@ from .plans import (
     holds,
     keep,
     keep_carry,
+    kind_of,
     make_up,
     part_of,
     plan_of,
     remember,
+    run_again,
     run_rows,
     shapes_of,
     words_of,
@@ -86,16 +89,16 @@ from .transformations import known_number, mark_slopes, mark_values
 
 # fmt: off
 __all__ = [
-    "BOOL", "F64", "I64", "PARTIALS", "Backend", "Block", "Builder", "Chain", "CompiledStep", "Loop", "Lowering",
-    "LoweringError", "NoteReader", "Of", "PlacedLoop", "Problem", "Progress", "RecordsTooLarge", "Repeated",
+    "BOOL", "F64", "I64", "PARTIALS", "Backend", "Block", "Builder", "Chain", "CompiledStep", "LaneRun", "Loop",
+    "Lowering", "LoweringError", "NoteReader", "Of", "PlacedLoop", "Problem", "Progress", "RecordsTooLarge", "Repeated",
     "RunResult", "Shelf", "StaleEntry", "Template", "Value", "Watch", "Words",
     "as_jax", "as_routine", "available_memory", "best_width", "bind_whole", "columns", "compile", "compile_function",
     "concrete_leaves", "count_operations", "count_processors", "curvature", "eliminate", "evaluate", "evaluate_rows",
     "find_chain", "find_host_lanes", "find_lane_chain", "find_plan", "find_slope_lanes", "has_gpu", "holds",
-    "in_haste", "in_place", "in_series", "inner_blocks", "is_real", "keep", "keep_carry", "known_number", "lower",
-    "make_problem", "make_up", "map_elements", "map_rows", "mark_slopes", "mark_values", "note_solution", "note_value",
-    "on_gpu", "one_at_a_time", "pack_values", "part_of", "plan_of", "recognise", "remember", "run", "run_problem",
-    "run_rows", "run_with_slopes", "scalar_type", "shapes_of", "simplify", "solution_series", "stream_problem",
-    "take_solution", "to_host", "words_of",
+    "in_haste", "in_place", "in_series", "inner_blocks", "is_real", "keep", "keep_carry", "kind_of", "known_number",
+    "lower", "make_problem", "make_up", "map_elements", "map_rows", "mark_slopes", "mark_values", "note_solution",
+    "note_value", "on_gpu", "one_at_a_time", "pack_values", "part_of", "plan_of", "recognise", "remember", "run",
+    "run_again", "run_problem", "run_rows", "run_with_slopes", "scalar_type", "shapes_of", "simplify",
+    "solution_series", "stream_problem", "take_solution", "to_host", "words_of",
 ]
 # fmt: on

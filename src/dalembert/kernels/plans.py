@@ -1148,6 +1148,11 @@ class _Beginning:
         return self.begin(consts, given), self.judge(consts, given[0])
 
 
+def _is_same(new: Any, old: Any) -> bool:
+    """Whether an array, or a number, is the one that it was."""
+    return new is old or (type(new) is np.ndarray and type(old) is np.ndarray and new.tobytes() == old.tobytes())
+
+
 class LaneChain:
     """Lanes that judge(consts, start), begin(consts, (start, u)) -> carry, then advance and observe, all in one call.
 
@@ -1188,6 +1193,7 @@ class LaneChain:
         self.turn, self.split, self.unpack = jax.jit(self._turn), jax.jit(self._split), jax.jit(self._unpack)
         self.lock, self.pace = threading.Lock(), 0.0  # seconds of a step, as the last call went
         self.known: tuple[Leaves, Any, list[int], list[int]] | None = None  # what all lanes shared last time
+        self.given: list[Any] = []  # the same as it was given; arrays of NumPy may change, those here are copies
         self.table: tuple[list[int], Any] = ([], None)
         self.room: tuple[Any, Any, Any] | None = None  # words, the same for JAX, and what was last made of them
 
@@ -1285,10 +1291,14 @@ class LaneChain:
     def _share(self, leaves: Sequence[Leaves]) -> tuple[list[int], list[int]]:
         """Where on the GPU that lies which lanes share: of each kernel, of the controls, and of the start."""
         shared = [
-            [np.asarray(leaf) for leaf, varies in zip(part, marks, strict=True) if not varies]
+            [leaf for leaf, varies in zip(part, marks, strict=True) if not varies]
             for part, marks in zip(leaves, self.marks, strict=True)
         ]
-        consts, start, rows = shared
+        given = [leaf for part in shared for leaf in part]
+        if self.known is not None and len(given) == len(self.given) and all(map(_is_same, given, self.given)):
+            return self.known[2], self.known[3]
+        self.given = [leaf if isinstance(leaf, jax.Array | float) else np.array(leaf) for leaf in given]
+        consts, start, rows = ([np.asarray(leaf) for leaf in part] for part in shared)
         words = [b"".join(map(leaf_bytes, consts)), *map(leaf_bytes, start), flat_rows(rows).tobytes() if rows else b""]
         if self.known is not None and self.known[0] == words:
             return self.known[2], self.known[3]
@@ -1380,3 +1390,37 @@ def _make_chain(
         return LaneChain(cuda.gpu(), functions, trees, lanes, axes, blocks, watch)
     except (LoweringError, ImportError):
         return None
+
+
+def kind_of(trees: tuple[Any, ...]) -> Any:
+    """The structure and shapes of trees, and which of their arrays are JAX's; None where one is traced."""
+    return None if (found := _read_kind(trees)) is None else found[0]
+
+
+def run_again(chain: Any, trees: tuple[Any, Any, Any], kind: Any) -> LaneRun | None:
+    """Run lanes from constants, start and controls of the `kind` that the chain has run; None where they are not."""
+    found = _read_kind(trees)
+    if found is None or found[0] != kind:
+        return None
+    leaves = found[1]
+    if isinstance(chain, LaneChain):
+        return chain(leaves) if chain.has_lanes_there(leaves) else None
+    given = [part for each in leaves if (part := concrete_leaves(each)) is not None]
+    made: LaneRun | None = chain(given) if len(given) == len(leaves) else None
+    return made
+
+
+def _read_kind(trees: tuple[Any, ...]) -> tuple[Any, list[list[Any]]] | None:
+    flat = [jax.tree.flatten(tree) for tree in trees]
+    leaves: list[list[Any]] = [part for part, _ in flat]
+    shapes: list[Any] = []
+    for leaf in [leaf for part in leaves for leaf in part]:
+        if (kind := type(leaf)) is np.ndarray:
+            shapes.append((leaf.shape, leaf.dtype))
+        elif kind is float or kind is int:
+            shapes.append(kind)
+        elif isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
+            shapes.append((leaf.shape, leaf.dtype, kind))
+        else:
+            return None
+    return ([structure for _, structure in flat], shapes), leaves

@@ -29,6 +29,7 @@ from ..integrators import NOT_FINITE, OK, Integrator, require_arguments, require
 from ..kernels import (
     Backend,
     Chain,
+    LaneRun,
     NoteReader,
     Problem,
     Progress,
@@ -45,13 +46,16 @@ from ..kernels import (
     find_lane_chain,
     find_plan,
     find_slope_lanes,
+    has_gpu,
     in_place,
     is_real,
     keep_carry,
+    kind_of,
     known_number,
     make_problem,
     recognise,
     remember,
+    run_again,
     run_problem,
     run_with_slopes,
     shapes_of,
@@ -242,6 +246,15 @@ def ensemble(
     variable steps its last state before `t_end`, while the others continue. Arrays on a GPU, of JAX or CuPy, stay
     there, and so do the results.
     """
+    calls: list[Callable[..., Run | None]] | None = None
+    alone = t_end is None and progress is None and type(events) is tuple and not events and type(state) is State
+    if alone and (type(steps), type(save_every), type(monitor), type(step)) == PLAIN_OPTIONS:
+        known_calls: Any = remember(
+            ("ensemble", integrator, step, steps, save_every, monitor, backend, batched_system is True), list
+        )
+        calls = known_calls
+        if calls and (made := calls[0](system, state, controls)):
+            return made
     first, begin = (each[0] if isinstance(each, list) and each else each for each in (system, state))
     require_arguments(first, integrator, begin, step)
     require_known("an ensemble", {"batched_system": batched_system}, "it is True or False")
@@ -257,7 +270,8 @@ def ensemble(
         integrator, monitor, step, steps, t_end, t0, save_every, controls, inputs, backend, progress, members
     )
     plain = isinstance(events, Sequence) and not events
-    if plain and (made := _run_members_at_once(schedule, members, step)):
+    given = calls if members.system is system and members.state is state else None
+    if plain and (made := _run_members_at_once(schedule, members, step, given)):
         return made
     members.require(integrator, step)
     checked = () if plain else check_events(events, *members.one(0))
@@ -613,8 +627,8 @@ def _go_on(consts: Constants, loop: LoopState) -> LoopState:
     return loop
 
 
-def _run_members_at_once(schedule: Schedule, members: Members, step: Any) -> Run | None:
-    """Return a run of members, checked and run by a `LaneChain` or `HostLanes`; None where it goes the long way."""
+def _run_members_at_once(schedule: Schedule, members: Members, step: Any, known: list[Any] | None) -> Run | None:
+    """Return a run of members by a `LaneChain` or `HostLanes`, the call being `known` then; else None."""
     if schedule.t_end is not None or schedule.progress is not None or schedule.lanes is None:
         return None
     integrator, system, kernel, asked = schedule.integrator, members.system, schedule.kernel, False
@@ -643,11 +657,34 @@ def _run_members_at_once(schedule: Schedule, members: Members, step: Any) -> Run
     result = chain(leaves)
     if result is None:
         return None
+    if known is not None and (result.backend == "cuda" or not has_gpu()):
+        kind = kind_of(trees)
+        known[:] = [partial(_run_members_again, schedule, chain, h, kind)] if kind is not None else []
+    return _finish_members(schedule, system, h, result)
+
+
+def _run_members_again(
+    schedule: Schedule, chain: Any, h: Any, kind: Any, system: Any, state: Any, controls: Any
+) -> Run | None:
+    """Return the run of members whose call was checked before: their numbers alone may be others, else None."""
+    if schedule.integrator.must_ask(system) or (controls is None) is not (schedule.controls is None):
+        return None
+    if controls is not None:
+        if not isinstance(controls, np.ndarray | jax.Array) or is_traced(controls):
+            return None
+        held = sample_controls(controls, 0.0, h, schedule.steps, system.inputs, schedule.lanes)
+        schedule = replace(schedule, controls=held)
+    result = run_again(chain, ((system, h), state, schedule.controls), kind)
+    return None if result is None else _finish_members(schedule, system, h, result)
+
+
+def _finish_members(schedule: Schedule, system: MechanicalSystem, h: Any, result: LaneRun) -> Run:
+    """Return the run of members that lanes left."""
     records, final, held = result.records, result.carry, schedule.controls
     if result.well and result.backend == "llvm":
         finish = final
     elif result.well:
-        numbers, lanes = (0, float(schedule.steps)), schedule.lanes
+        numbers, lanes = (0, float(schedule.steps)), schedule.lanes or ()
 
         def finish() -> LoopState:
             status, steps = (np.broadcast_to(number, lanes) for number in numbers)
@@ -663,7 +700,7 @@ def _run_members_at_once(schedule: Schedule, members: Members, step: Any) -> Run
             return loop
 
     made = Run(
-        system, integrator, h, records, None, result.backend, "", False, schedule.batched, held is not None,
+        system, schedule.integrator, h, records, None, result.backend, "", False, schedule.batched, held is not None,
         controls=held, every=schedule.save_every,
     )  # fmt: skip
     return made.finish_later(finish)
