@@ -158,14 +158,13 @@ def _adjoints_table(figures: Mapping[str, Figures]) -> str:
 
 def _drifts_table(figures: Mapping[str, Figures]) -> str:
     text = (
-        f"E - E(0) with h = {DRIFT_STEP:g}: Modin and Verdier's transmission up to "
-        f"t = {DRIFT_HORIZONS['transmission']:g} (E(0) = 3.545), and the\n"
-        f"chaotic quartic up to t = {DRIFT_HORIZONS['quartic']:g} with {DRIFT_MEMBERS} members; "
-        "the kind by `diagnostics.drift`, and the largest size\n"
-        "over all steps.\n"
-        "Sizes of 1e-9 and below are round-off: their kind says how round-off adds up, not what the method does. "
-        "Methods for invariant\n"
-        "systems and free bodies alone do not take these problems.\n\n"
+        f"The table shows how the energy error $E - E(0)$ grows with $h = {DRIFT_STEP:g}$, and its largest size over "
+        f"all steps. The problems are\nModin and Verdier's transmission (`pendulum-cvt`, $E(0) = 3.545$) up to "
+        f"$t = {DRIFT_HORIZONS['transmission']:g}$, and {DRIFT_MEMBERS} initial states of the chaotic\n"
+        f"quartic up to $t = {DRIFT_HORIZONS['quartic']:g}$. `da.analysis.drift` finds the kind of growth. "
+        "Sizes of 1e-9 and below are round-off: their kind says\n"
+        "how round-off adds up, not what the method does. Methods for invariant systems and for free bodies do not "
+        "accept these problems.\n\n"
     )
     rows = []
     for label in variants():
@@ -202,9 +201,9 @@ def _long_runs_table(figures: Mapping[str, Figures]) -> str:
                 ]
             )
     text = (
-        f"Largest relative |E - E(0)| and |A xi| over 10^6 steps of {LONG_RUN_STEP:g}, "
-        "for the methods that claim the energy there. Met up to\n"
-        f"{LONG_RUN_ENERGY_TOLERANCE:.0e}.\n\n"
+        "The largest relative energy error and the largest residual of the constraint over $10^6$ steps of "
+        f"{LONG_RUN_STEP:g}, for the\nmethods that claim the energy there. A claim is met if the energy error is at "
+        f"most {LONG_RUN_ENERGY_TOLERANCE:.0e}.\n\n"
     )
     return text + markdown_table(["method", "system", "energy", "constraint", ""], rows)
 
@@ -260,25 +259,30 @@ INTRO = """# Claims, measured
 
 What may you rely on? Every method states, for a system, its order, its symmetry and what it conserves:
 `integrator.claims(system)`. `make verify` measures every claim on every system that the method accepts and writes
-these pages. A claim that is not met stands here as **NOT MET**, and what could not be measured is listed. What it
-means for a choice: [Which method for which system](choosing.md).
+these pages. A claim that is not met is marked **NOT MET**, and what could not be measured is listed.
+[Which method for which system](choosing.md) says what this means for your choice.
 """
 HOW = f"""## How it is measured
 
-By native kernels, from the example state of each model with its step $h$. A method with its defaults is measured
-on all systems, its other options on a panel of {len(PANEL)}. Steps of more than {MAX_OPERATIONS} operations have no
-native kernel; they could not be measured.
+Every run starts from the example state of a model, takes its step $h$ and is computed by native code. A method with
+its default options is measured on all systems, its other options on a panel of {len(PANEL)}. A step of more than
+{MAX_OPERATIONS} operations has no native code and is not measured.
 
-- **Order**: over {SPAN_STEPS} h (orders from {HIGH_ORDER} on: {HIGH_ORDER_SPAN_STEPS} h) with \
-{STEP_COUNTS[0]} to {STEP_COUNTS[-1]} steps, the slope of the error against DOP853
-  at 1e-13, between the finest step whose relative error is above {ERROR_FLOOR:.0e} \
-(or above {FLOOR_RATIO:g} times the third smallest, where that is
-  less) and the one twice as large; met if at most {ORDER_SLACK} below the claim (a system may raise an order).
-- **What a run conserves**: the largest figure over {RUN_STEPS} steps of $h$, relative to max(1, size of the quantity).
-- **Ways back** (symmetric, reversible): {RETURN_STEPS} steps and as many back.
+- **Order**: the time ${SPAN_STEPS}h$ (${HIGH_ORDER_SPAN_STEPS}h$ for orders from {HIGH_ORDER} on) is divided into \
+{STEP_COUNTS[0]} to {STEP_COUNTS[-1]} steps. The error is that against DOP853
+  with the tolerance 1e-13. The order is the slope between two step sizes, one twice the other; the smaller one is the \
+finest
+  whose relative error is above {ERROR_FLOOR:.0e} (or above {FLOOR_RATIO:g} times the third smallest error, where that \
+is less). A claim is met
+  if the order is at most {ORDER_SLACK} below it; on some systems a method has a higher order than it claims.
+- **What a run conserves**: the largest change over {RUN_STEPS} steps of $h$, relative to the size of the quantity or
+  to 1, whichever is larger. No method claims the energy of `ball-on-table`, where the table does work: its figure is
+  the energy that the motion itself gains.
+- **Symmetric, reversible**: {RETURN_STEPS} steps and as many back. Some conditions speak of the *carry*: all that a
+  method hands from step to step (momenta and multipliers too). There the carry comes back, not the state alone.
 - **Symplectic**: $J^T\\Omega J - \\Omega$ of two steps, with $J$ by central differences of order eight.
 
-All figures as data: `docs/claims.json`.
+`docs/claims.json` has all figures as data.
 """
 
 
@@ -311,12 +315,13 @@ def _short_page(figures: Mapping[str, Figures], found: Sequence[Verdict], missin
         f"**{met} claims are met, {len(unmet)} {'is' if len(unmet) == 1 else 'are'} not.**\n",
         _unmet_table(unmet) if unmet else "",
         "## In short\n",
-        "Each method with its defaults: on how many of the systems that it accepts a property is claimed. Click a "
-        "method for its options and every figure; [long runs](claims/long-runs.md) has the drift of the energy.\n",
+        "For each method with its default options, the table says on how many of the systems that it accepts it "
+        "claims a property. The page of a method has its other options and every figure; "
+        "[long runs](claims/long-runs.md) has the drift of the energy.\n",
         _claims_table(v for v in found if v.label in _methods()),
         "\n".join(f"- **{name}**: {meaning}" for name, meaning in MEANINGS.items()) + "\n",
         f"{lost} pairs of a method and a system could not be measured or stopped early; "
-        "each stands on the page of its method.\n",
+        "the page of the method lists them.\n",
         HOW,
     ]
     parts += [_unmeasured_table(missing)] if missing else []
@@ -325,7 +330,10 @@ def _short_page(figures: Mapping[str, Figures], found: Sequence[Verdict], missin
 
 
 def _long_runs_page(figures: Mapping[str, Figures]) -> str:
-    parts = ["# Claims: long runs\n", "What happens to the energy over long times. In short: [claims](../claims.md).\n"]
+    parts = [
+        "# Claims: long runs\n",
+        "What happens to the energy in long runs? [Claims](../claims.md) has the summary.\n",
+    ]
     parts += ["## Drift of the energy: every family on two problems\n", _drifts_table(figures)]
     parts += ["## Energy over a million steps\n", _long_runs_table(figures)]
     return "\n".join(parts)
@@ -334,13 +342,14 @@ def _long_runs_page(figures: Mapping[str, Figures]) -> str:
 def _method_page(name: str, figures: Mapping[str, Figures], found: Sequence[Verdict]) -> str:
     parts = [
         f"# Claims: {name}\n",
-        "All methods in short, and how it is measured: [claims](../claims.md).\n",
+        "[Claims](../claims.md) has the summary of all methods, the meaning of each property and how it is measured.\n",
         "## What is claimed\n",
-        "On how many of the systems that were measured; conditions are on the options and on the system.\n",
+        "Each cell says on how many of the systems that were measured the property is claimed. The last column says "
+        "under which conditions on the options and on the system.\n",
         _claims_table(found),
         "## Order\n",
-        "The least and the largest measured order over the systems, "
-        "and on how many the errors are below what can be measured at every step.\n",
+        "The smallest and the largest measured order over the systems. "
+        "On some systems the errors of all step sizes are too small to measure an order; these are counted.\n",
         _orders_table(figures, found),
     ]
     for title, told in {
@@ -351,7 +360,9 @@ def _method_page(name: str, figures: Mapping[str, Figures], found: Sequence[Verd
         "What could not be measured": _failed_table(figures),
     }.items():
         parts += [f"## {title}\n", told] if told.count("\n|") > 1 else []
-    return "\n".join([*parts, "## Every figure\n", "In parentheses: not claimed.\n", _figures_tables(figures, found)])
+    return "\n".join(
+        [*parts, "## Every figure\n", "Figures in parentheses are not claimed.\n", _figures_tables(figures, found)]
+    )
 
 
 def _unmet_table(unmet: Sequence[Verdict]) -> str:
@@ -443,9 +454,10 @@ def _properties_table(found: Sequence[Verdict]) -> str:
             worst = max(claimed, key=lambda v: v.figure or 0.0, default=None)
             wrong = sum(v.met is False for v in claimed)
             told = "not claimed" if worst is None else f"**NOT MET on {wrong}**" if wrong else "met"
+            held = sum(bool(v.holds) for v in rest)
+            other = "with figures" if held == len(rest) else "else"
             holds = (
-                f"holds on {sum(bool(v.holds) for v in rest)} of {len(rest)}, "
-                f"else up to {format_number(max(v.figure or 0.0 for v in rest))}"
+                f"holds on {held} of {len(rest)}, {other} up to {format_number(max(v.figure or 0.0 for v in rest))}"
                 if rest
                 else ""
             )

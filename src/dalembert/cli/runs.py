@@ -597,7 +597,7 @@ def examples(
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     as_json: shell.JsonOption = False,
 ) -> None:
-    """List the examples of the program, or write one of them into a folder, ready to run and to change."""
+    """List the examples, or write one of them into a folder, ready to run and to change."""
     known = find_examples()
     if name is None:
         if as_json:

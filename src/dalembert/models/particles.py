@@ -31,7 +31,7 @@ NAMES = with_units("x, y, z", "x rate, y rate, z rate")  # all numbers are pure 
     tries=(("no potential: it drifts away", "system.potential", "free"),),
 )
 def nonholonomic_particle(potential: str = "free") -> System:
-    """A particle of unit mass in R^3 with the constraint z' = y x' (Rosenberg 1977; jimenez-scheurle, section 6.3).
+    """A particle of unit mass in R^3 with the constraint z' = y x' (Rosenberg 1977; Jiménez, Scheurle 2015, 6.3).
 
     The basis of D is (d_x + y d_z, d_y). `potential`: "free", or "harmonic" for V = (x^2 + y^2)/2.
     """

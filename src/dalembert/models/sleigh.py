@@ -125,7 +125,7 @@ def total_turning(mass: float = 1.0, inertia: float = 1.0, a: float = 0.3) -> fl
     meaning={"rolling": "moment of inertia about the axle", "turning": "moment of inertia about the vertical"},
 )
 def vertical_disk(mass: Real = 1.0, rolling: Real = 0.5, turning: Real = 0.25, radius: Real = 1.0) -> InvariantSystem:
-    """A disk that rolls upright without slipping, on SE(2) x SO(2): v2 = 0, v1 = radius phi' (retraction-maps, II).
+    """A disk that rolls upright without slipping, on SE(2) x SO(2): v2 = 0, v1 = radius phi' (arXiv:2604.04962, II).
 
     Algebra (w, v1, v2, phi'); `rolling` and `turning` are the moments about the axle and the vertical. The basis of d
     is (turn, roll) = (1, 0, 0, 0), (0, radius, 0, 1). Both speeds are constant, the contact point runs on a circle.
