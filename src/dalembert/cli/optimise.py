@@ -582,8 +582,8 @@ def _name_rows(reason: str, given: Mapping[str, Any], system: MechanicalSystem) 
 
     def name(found: re.Match[str]) -> str:
         (words, radius), by = rows[int(found[1])], abs(float(found[3]))
-        by = radius - math.sqrt(max(radius**2 - by, 0.0)) if radius else by
-        return f"{words}{' is violated' if found[2] else ','} by {by:.2g}"
+        by = radius - math.sqrt(max(radius**2 - by, 0.0)) if radius else by  # of two digits one is left
+        return f"{words}{' is violated' if found[2] else ','} by about {by:.1g}"
 
     reason = re.sub(r"row (\d+)( of the path)? is (?:broken by )?(-?[\d.]+(?:e[+-]?\d+)?)", name, reason)
     reason = reason.replace("breaks the path, as an obstacle that covers it does:", "violates")
