@@ -81,8 +81,8 @@ def test_what_is_violated_between_two_states_is_named_as_in_the_file():
     assert "4 the [[obstacle]] at [0.05, 0.6] of radius 0.15 is violated by about 0.02 (in 1 of 12 steps" in named
     told = "more. The start itself breaks the path (row 1 is -0.012 there), which the first step has to mend"
     assert cli.optimise._name_rows(told, given, da.models.unicycle()) == (
-        "more. The start itself violates the [[obstacle]] at [0.05, 0.6] of radius 0.15, by about 0.05, which the first "
-        "step has to mend"
+        "more. The start itself violates the [[obstacle]] at [0.05, 0.6] of radius 0.15, by about 0.05, which the "
+        "first step has to mend"
     )
     told = "row 0 of the path is broken by 1.3e-05 (in"
     assert cli.optimise._name_rows(told, given, da.models.unicycle()).startswith(

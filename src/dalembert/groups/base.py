@@ -489,8 +489,9 @@ class Product(Group):
     groups: tuple[Group, ...]
 
     def __init__(self, groups: Iterable[Group] = (), *more: Group) -> None:
-        given = (groups, *more) if more or isinstance(groups, Group) else groups
-        if more or not isinstance(given, tuple | list) or not all(isinstance(group, Group) for group in given):
+        loose = bool(more) or isinstance(groups, Group)
+        given = (groups, *more) if loose else groups
+        if loose or not isinstance(given, tuple | list) or not all(isinstance(group, Group) for group in given):
             shown = ", ".join(map(repr, given)) if isinstance(given, tuple | list) else repr(given)
             raise InvalidInput(
                 f"a product takes one tuple of groups: write Product((SE2(), SO2())) or SE2() * SO2(); given {shown}"
