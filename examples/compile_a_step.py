@@ -2,11 +2,10 @@
 
     python compile_a_step.py [STEPS]
 
-The step is compiled once, run for a million steps, run as an ensemble of 1000 starts, and timed beside `jax.lax.scan`.
-Only
-`dalembert.kernels` is used: the compiler knows nothing of mechanics. Derivatives, a Newton iteration in a `while_loop`
-and a
-linear solve are ordinary JAX; `kernels.eliminate` solves because JAX's own LU decomposition is a library call.
+The step is compiled once, run for a million steps, run as an ensemble of 1000 initial states, and timed beside
+`jax.lax.scan`. Only `dalembert.kernels` is used: the compiler knows nothing of mechanics. Derivatives and a Newton
+iteration in a `while_loop` are ordinary JAX. `kernels.eliminate` solves the linear equations, because JAX's own LU
+decomposition is a library call, which cannot be compiled into the step.
 """
 
 import sys

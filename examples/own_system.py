@@ -1,6 +1,4 @@
-"""A system of one's own in twenty lines: a skate on an inclined rink, whose blade sits `a` behind its centre
-of mass.
-"""
+"""A system of one's own in twenty lines: a skate on an inclined rink, with its blade `a` behind its centre of mass."""
 
 from typing import Annotated
 

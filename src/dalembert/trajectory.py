@@ -87,7 +87,7 @@ class Trajectory(Run):
         """A coordinate, a rate, an input or a load of the system by its name, shape (saves,): run["steer"].
 
         Loads are the Lagrange multipliers of the continuous motion at the saved states, and the inputs of a closed loop
-        (`steered`) are what its policy gives there. In a name _ may stand for a blank.
+        (`with_feedback`) are what its policy gives there. In a name _ may stand for a blank.
         """
         system, inputs = self.system, [each.name for each in self.system.inputs or ()]
         observed, loop = (*system.coordinate_names, *system.rate_names), feedback(system)
@@ -126,6 +126,15 @@ class Trajectory(Run):
         """Save the run as a NetCDF (.nc) or Zarr (.zarr) file, atomically; `dalembert.load(path)` reads it."""
         require_known("run.save(path)", self.records)
         save_run(self, path)
+
+    def __repr__(self) -> str:
+        told = super().__repr__().removesuffix(">")
+        if np.ndim(self.final.status) and not is_traced(self.final.status):
+            kinds, counts = np.unique(self.status, return_counts=True)
+            told += "".join(f", {count} {kind}" for kind, count in zip(kinds[::-1], counts[::-1], strict=True))
+        elif not is_traced(self.final.status) and self.status != "failed":  # its reason is told already
+            told += f", {self.status}" + f", stopped by {self.stopped_by}" * (self.stopped_by is not None)
+        return f"{told}>"
 
     def _repr_html_(self) -> str:
         return repr(self) if is_traced(self.records) else trajectory_html(self)

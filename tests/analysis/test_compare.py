@@ -89,7 +89,11 @@ def test_methods_with_one_reason_share_a_sentence():
     skate = da.System(da.SE2(), lambda t, g, xi, p: 0.5 * xi @ xi)
     methods = {each.name: each for each in (da.EulerPoincareSuslov(), da.RetractionAdapted())}
     table = da.compare(skate, methods, skate.state(), steps=[0.1], t_end=0.2, error=False)
-    assert len(table.reasons()) == 1 and table.reasons()[0].startswith(f"{', '.join(methods)}, refused: needs an")
+    assert len(table.reasons()) == 1 and table.reasons()[0].startswith(
+        f"refused: each of {', '.join(methods)} needs an InvariantSystem"
+    )
+    alone = da.compare(skate, dict([*methods.items()][:1]), skate.state(), steps=[0.1], t_end=0.2, error=False)
+    assert alone.reasons()[0].startswith("refused: euler-poincare-suslov needs an InvariantSystem")
 
 
 def test_on_the_command_line(tmp_path):
@@ -133,7 +137,7 @@ def test_notebooks_get_a_table_and_a_picture(result):
     text = run._repr_html_()
     assert "SO(3)" in text and "data:image/png;base64" in text and "largest energy error" in text
     assert "basis of d" in run.system._repr_html_() and "free" in run.system._repr_html_()
-    assert repr(run) == f"<Trajectory of {run.system.title} on SO(3) by discrete-moser-veselov: 21 states>"
+    assert repr(run) == f"<Trajectory of {run.system.title} on SO(3) by discrete-moser-veselov: 21 states, ok>"
 
 
 def test_progress_names_each_method_before_it_runs():

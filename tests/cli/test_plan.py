@@ -67,6 +67,29 @@ def test_obstacles_are_drawn_by_any_names_of_the_plane(name, coordinates, tmp_pa
     assert [patch.center for patch in drawn.patches] == [(1.0, 2.0)]
 
 
+def test_an_obstacle_in_the_way_is_named_as_in_the_file(here):
+    done = invoke("--set", "obstacle.0.centre=[0.1, 1.0]")
+    assert "the goal itself violates the [[obstacle]] at [0.1, 1.0] of radius 0.15, by about 0.05: " in done.output
+    assert "row 0" not in done.output and "path" not in done.output
+
+
+def test_what_is_violated_between_two_states_is_named_as_in_the_file():
+    given = {"plan": {}, "obstacle": [{"coordinates": ["x", "y"], "centre": [0.05, 0.6], "radius": 0.15}]}
+    given["bound"] = [{"name": "position_0", "high": 2.0}, {"name": "w", "low": 0.0}]
+    told = "between the states 3 and 4 row 1 of the path is broken by 0.0044 (in 1 of 12 steps something is broken): x"
+    named = cli.optimise._name_rows(told, given, da.models.unicycle())
+    assert "4 the [[obstacle]] at [0.05, 0.6] of radius 0.15 is violated by about 0.02 (in 1 of 12 steps" in named
+    told = "more. The start itself breaks the path (row 1 is -0.012 there), which the first step has to mend"
+    assert cli.optimise._name_rows(told, given, da.models.unicycle()) == (
+        "more. The start itself violates the [[obstacle]] at [0.05, 0.6] of radius 0.15, by about 0.05, which the "
+        "first step has to mend"
+    )
+    told = "row 0 of the path is broken by 1.3e-05 (in"
+    assert cli.optimise._name_rows(told, given, da.models.unicycle()).startswith(
+        "the [[bound]] of position_0, high = 2 is violated by about 1e-05 (in"
+    )
+
+
 def test_ctrl_c_keeps_the_best_so_far(here, monkeypatch):
     def stopped(*given, **options):
         def progress(count, residual, gap):

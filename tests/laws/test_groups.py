@@ -322,3 +322,11 @@ def test_steps_need_no_lapack(group):
     vector = jnp.zeros(group.dim)
     program = str(jax.make_jaxpr(used)(vector, vector, group.identity()))
     assert not re.findall(r"= (lu|qr|svd|eigh?|schur|cholesky|triangular_solve|while|scan|gather|scatter)\b", program)
+
+
+@pytest.mark.parametrize("make", [lambda: Product(SE2(), SO2()), lambda: Product(SE2()), lambda: Product([SE2(), 3])])
+def test_a_product_of_loose_groups_says_how_to_write_it(make):
+    with pytest.raises(
+        InvalidInput, match=r"write Product\(\(SE2\(\), SO2\(\)\)\) or SE2\(\) \* SO2\(\); given SE2\(\)"
+    ):
+        make()

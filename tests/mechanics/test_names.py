@@ -140,6 +140,17 @@ def test_names_change_nothing_else(run):
     assert np.array_equal(other.xi, run.xi) and plain.rate_names == ("w", "v1", "v2") and plain.coordinate_names == ()
 
 
+def test_velocities_on_rn_are_called_after_the_coordinates():
+    kinetic = lambda t, q, v, p: 0.5 * v @ v
+    plane = da.System(da.Euclidean(2), kinetic, names={"coordinates": ["x [m]", "lean"]})
+    assert plane.rate_names == ("x rate", "lean rate") and plane.units == {
+        "x": "m", "lean": "", "x rate": "m s-1", "lean rate": "",
+    }  # fmt: skip
+    assert plane.state(x=2.0, lean_rate=0.5).xi.tolist() == [0.0, 0.5]
+    twice = da.System(da.Euclidean(2), kinetic, names={"coordinates": ["x", "x rate"]})
+    assert twice.rate_names == ("v1", "v2"), "a name that is taken"
+
+
 def test_a_product_names_the_coordinates_of_its_factors_in_order():
     names = {"coordinates": ["angle", "heading", "x", "y", "height"]}
     group = da.Product((da.SO2(), da.SE2(), da.Euclidean(1)))

@@ -297,6 +297,8 @@ def test_a_session_goes_on_and_ends(monkeypatch):
         assert process.is_alive()
         status, told = post(server, "/api/drive", {"session": name, "stick": "fast", "steps": 2})
         assert status == 400 and "stick" in told["error"]["message"]
+        status, told = post(server, "/api/drive", {"session": name, "stick": [0, 1], "steps": 2, "stik": [0, 0]})
+        assert status == 400 and "unknown key of a drive 'stik'. Did you mean 'stick'?" in told["error"]["message"]
         config = {**example("car"), "run": {"step": 0.05, "steps": 6}}
         status, shown = post(server, "/api/show", {"config": config, "controls": rows})
         assert status == 200 and shown["runs"][0]["status"] == "ok"

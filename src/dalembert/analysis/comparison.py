@@ -96,12 +96,14 @@ class Comparison:
 
     def reasons(self) -> list[str]:
         """Why methods failed (at which step) or refused the system, and what the error is, a sentence each."""
-        alike: dict[str, dict[str, None]] = {}  # methods with one reason share a sentence
+        alike: dict[tuple[str, str], dict[str, None]] = {}  # methods with one reason share a sentence
         for row in (row for row in self.rows if row.reason):
             at = "" if row.status == "refused" else f", step {row.step:g}"
-            why = f"{at}, {row.status}: {str(row.reason).removeprefix(row.method).lstrip()}"
-            alike.setdefault(why, {})[row.method] = None
-        told = [", ".join(methods) + words for words, methods in alike.items()]
+            verb = str(row.reason).removeprefix(f"{row.method} ")  # "needs ...", where the method is the subject
+            key = ("refused: ", f" {verb}") if verb != row.reason else ("", f"{at}, {row.status}: {row.reason}")
+            alike.setdefault(key, {})[row.method] = None
+        each = lambda first, names: f"{'each of ' if first and len(names) > 1 else ''}{', '.join(names)}"
+        told = [first + each(first, methods) + words for (first, words), methods in alike.items()]
         if self.reference is not None:
             below = "; < marks errors below that" if any(map(is_below, self.rows)) else ""
             error = f"error: the distance from {self.reference.name}, whose own error is about"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -360,7 +361,8 @@ def plan_controls(
         if plot is not None:
             with atomic_path(plot) as temporary:
                 _draw(found, require_tables("obstacle", given.get("obstacle", [])), temporary)
-    _print_plan(found, job, out if fault is None else None, plot, as_json)
+    reason = _name_rows(found.reason, given, job.system)
+    _print_plan(found, reason, job, out if fault is None else None, plot, as_json)
     if fault is not None:
         raise fault
     if found.status == "interrupted":
@@ -391,11 +393,11 @@ def _draw(found: Plan, obstacles: list[Mapping[str, Any]], path: Path) -> None:
     save(figure, path)
 
 
-def _print_plan(found: Plan, job: Job, out: Path | None, plot: Path | None, as_json: bool) -> None:
+def _print_plan(found: Plan, reason: str, job: Job, out: Path | None, plot: Path | None, as_json: bool) -> None:
     files = {name: str(path) for name, path in (("file", out), ("picture", plot)) if path is not None}
     numbers = {name: getattr(found, name) for name in ("cost", "duration", "step", "error", "infeasibility")}
     if as_json:
-        about = {**job.names, "status": found.status, "reason": found.reason, "iterations": found.iterations}
+        about = {**job.names, "status": found.status, "reason": reason, "iterations": found.iterations}
         arrays = {"time": found.t, "controls": found.controls, "configuration": found.g, "velocity": found.xi}
         arrays["costates"] = found.costates
         values = {name: to_json(value) for name, value in (numbers | arrays).items()}
@@ -415,8 +417,8 @@ def _print_plan(found: Plan, job: Job, out: Path | None, plot: Path | None, as_j
         rows.append((name, f"from {row.min():.6g} to {row.max():.6g} {found.system.units.get(name, '')}".rstrip()))
     title = f"{shell.title_of(job.names['system'], job.system)} with {job.names['method']}"
     shell.print_table(title, (), (), rows + list(files.items()))
-    if found.reason:
-        print(f"dalembert: {found.reason}", file=sys.stderr)
+    if reason:
+        print(f"dalembert: {reason}", file=sys.stderr)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -566,6 +568,27 @@ def _read_obstacles(given: Mapping[str, Any], readings: Readings) -> list[Disc]:
             raise InvalidInput(f"an [[obstacle]] has {words}; given {show(dict(table))}")
         discs.append((tuple(axes), tuple(map(float, centre)), radius))
     return discs
+
+
+def _name_rows(reason: str, given: Mapping[str, Any], system: MechanicalSystem) -> str:
+    """The reason of a plan in words of its file: the rows of `_keep` by their tables, squared distances as lengths."""
+    readings, rows = known_readings(system, bool(given["plan"].get("kinematic"))), list[tuple[str, float]]()
+    for table in given.get("bound", []):
+        if _require_reading("name of a bound", table["name"], readings).kind == "shown":
+            sides = [side for side in ("low", "high") if math.isfinite(table.get(side, math.inf))]
+            rows += [(f"the [[bound]] of {table['name']}, {side} = {table[side]:g}", 0.0) for side in sides]
+    for table in given.get("obstacle", []):
+        rows.append((f"the [[obstacle]] at {show(table['centre'])} of radius {table['radius']:g}", table["radius"]))
+
+    def name(found: re.Match[str]) -> str:
+        (words, radius), by = rows[int(found[1])], abs(float(found[3]))
+        by = radius - math.sqrt(max(radius**2 - by, 0.0)) if radius else by  # of two digits one is left
+        return f"{words}{' is violated' if found[2] else ','} by about {by:.1g}"
+
+    reason = re.sub(r"row (\d+)( of the path)? is (?:broken by )?(-?[\d.]+(?:e[+-]?\d+)?)", name, reason)
+    reason = reason.replace("breaks the path, as an obstacle that covers it does:", "violates")
+    reason = reason.replace(" there (path(t, g, xi, u) must not be negative)", "")
+    return re.sub(r"breaks the path \((.*?) there\)", r"violates \1", reason)
 
 
 def _keep(system: MechanicalSystem, sides: list[Term], discs: list[Disc]) -> Callable[..., Any]:

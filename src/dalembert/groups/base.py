@@ -318,7 +318,8 @@ class Group(abc.ABC):
         if kind not in PATHS:
             raise UnknownName("coordinates", kind, PATHS)
         if (found := self.path(kind, g, angles, convention)) is None:
-            raise InvalidInput(f"configurations in {self} have no {kind}")
+            own = [each for each in PATHS if self.path(each, g, angles, convention) is not None]
+            raise InvalidInput(f"configurations in {self} have no {kind}; allowed: {', '.join(own) or 'run.g alone'}")
         return found
 
     def path(self, kind: str, g: Any, angles: Any = (), convention: str = EULER) -> Numbers | None:
@@ -487,12 +488,17 @@ class Product(Group):
 
     groups: tuple[Group, ...]
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.groups, tuple | list) or not all(isinstance(group, Group) for group in self.groups):
-            raise InvalidInput(f"a product is made of groups, as Product((SO2(), SE2())); given {self.groups!r}")
-        object.__setattr__(self, "groups", tuple(self.groups))
-        if not self.groups:
+    def __init__(self, groups: Iterable[Group] = (), *more: Group) -> None:
+        loose = bool(more) or isinstance(groups, Group)
+        given = (groups, *more) if loose else groups
+        if loose or not isinstance(given, tuple | list) or not all(isinstance(group, Group) for group in given):
+            shown = ", ".join(map(repr, given)) if isinstance(given, tuple | list) else repr(given)
+            raise InvalidInput(
+                f"a product takes one tuple of groups: write Product((SE2(), SO2())) or SE2() * SO2(); given {shown}"
+            )
+        if not given:
             raise InvalidInput("a product needs at least one group, but none was given")
+        object.__setattr__(self, "groups", tuple(given))
 
     def __str__(self) -> str:
         return " x ".join(map(str, self.groups))

@@ -243,6 +243,10 @@ class Names:
         every = [name for kind in counts for name in found.get(kind, ())] + [each.name for each in system.inputs or ()]
         if twice := sorted({name for name in every if every.count(name) > 1}):
             raise InvalidInput(f"two things are called {', '.join(twice)}; allowed: each name once, inputs among them")
+        rates = [f"{name} rate" for name in found.get("coordinates", ())]
+        if group.is_flat and "velocities" not in found and not set(rates) & set(every):
+            units += [(f"{name} rate", f"{unit} s-1") for name, unit in units if f"{name} rate" in rates]
+            found["velocities"] = tuple(rates)
         return cls(**found, units=tuple(units))
 
 
@@ -1155,7 +1159,7 @@ def _require_width(system: System) -> None:
         names = ", ".join(each.name for each in system.inputs)
         raise InvalidInput(
             f"inputs has {count} ({names or 'none'}), but force(t, g, xi, u, p) reads {len(wanted)} controls: name "
-            "as many inputs as it reads"
+            f"as many inputs as it reads, or let it give {system.group.dim} numbers, one for each component of xi"
         )
     known.add(count)
 
@@ -1260,7 +1264,8 @@ class System(MechanicalSystem):
     `names` are yours for the system and for its coordinates, velocities (the components of xi) and constraints (rows of
     A), each with a unit if you like: `names={"system": "Skate", "coordinates": ["heading [rad]", "x [m]", "y [m]"],
     "velocities": ["turn [rad s-1]", "speed [m s-1]", "slip [m s-1]"], "constraints": ["blade [N]"]}`. Then `run["x"]`
-    and `run["blade"]` are arrays, and files, tables, pictures and messages use these names.
+    and `run["blade"]` are arrays, and files, tables, pictures and messages use these names. On R^n velocities without
+    names are called after the coordinates: "x rate".
     """
 
     group: Group

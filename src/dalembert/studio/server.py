@@ -53,6 +53,8 @@ HTTP_PORT, HAS_PORT = 80, re.compile(r":\d+$")
 MAX_CONNECTIONS, RESERVED_FILES, IDLE_SECONDS = 2048, 64, 60
 MAX_BYTES = 1_000_000
 STATE_KEYS = ("request", "story", "playing", "speed", "follow", "camera", "frame")
+SESSION_KEYS = ("stick", "steps", "goal", "push", "discs", "patient")
+DRIVE_KEYS = ("request", "session", *SESSION_KEYS, "alive", "end", "room", "key")
 MAX_ROOMS, MAX_STATE, ROOM_SECONDS, FOLLOW_SECONDS = 8, 2000, 20.0, 15.0
 """Teachers' sessions at once, how long their states may be, how long a teacher may be silent and a follower waits."""
 UNREAD_BODY_CODES = (403, 411, 413, 415)
@@ -415,6 +417,9 @@ class Studio(ThreadingHTTPServer):
         """Begin a session for a request, go on with one, or end it; those who follow the page watch."""
         if not isinstance(asked, Mapping):
             raise InvalidInput("to drive, the page sends a request, or a session with stick and steps")
+        for key in asked:
+            if key not in DRIVE_KEYS:
+                raise UnknownName("key of a drive", key, DRIVE_KEYS)
         room = self.rooms.get(str(asked.get("room")))
         if room is not None and asked.get("key") != room.key:
             return answer_fault(403, "only the page that opened this session leads it")
@@ -443,7 +448,7 @@ class Studio(ThreadingHTTPServer):
             if asked.get("alive"):
                 self.sessions.hear(name)
                 return answer_json({"alive": True})
-            wanted = {key: asked[key] for key in ("stick", "steps", "goal", "push", "discs", "patient") if key in asked}
+            wanted = {key: asked[key] for key in SESSION_KEYS if key in asked}
             return Answer(*self.sessions.ask(name, wanted, gone))
         except Busy:
             told = answer_fault(503, "too many people drive already: try again in a while")
