@@ -230,11 +230,22 @@ def test_quantities_of_different_units_have_axes_of_their_own():
     labels = [axes.get_ylabel() for axes in run.plot(panels=["controls", "power"]).axes]
     inputs = [r"drive force, $\mathrm{N}$", r"steering torque, $\mathrm{N\,m}$"]
     assert labels == [r"power, $\mathrm{W}$", r"work, $\mathrm{J}$", *inputs]
+    low = runs.draw_by_units(Figure((3.2, 1.4)), 111, "Controls", {"": (run.t, {"steering torque": run.t})}, {})[0]
+    assert low.get_title("right") == "steering torque"  # there is no room at its axis
     figure = Figure()
     values = {"run": (np.arange(3.0), {"w1": np.ones(3), "x rate": np.zeros(3), "y rate": np.ones(3)})}
     top, bottom = runs.draw_by_units(figure, 111, "Velocity", values, {"w1": "rad s-1"})
     assert top.get_ylabel() == r"$\omega_{1}$, $\mathrm{rad/s}$" and not top.get_legend()
     assert [text.get_text() for text in bottom.get_legend().get_texts()] == ["$x$ rate", "$y$ rate"]
+
+
+def test_a_long_path_has_a_row_of_its_own():
+    """A path five times as long as wide left three quarters of its square empty."""
+    sleigh = da.models.chaplygin_sleigh()
+    run = da.simulate(sleigh, da.RungeKutta(), sleigh.state(xi=[0.05, 3.0, 0.0]), step=0.1, steps=60).check()
+    path, energy, distance = (axes.get_subplotspec() for axes in run.plot().axes)
+    assert list(path.rowspan) == [0] and len(path.colspan) == 2
+    assert list(energy.rowspan) == list(distance.rowspan) == [1]
 
 
 def test_round_off_does_not_look_like_structure():

@@ -157,6 +157,10 @@ def draw_by_units(
         last = axes is made[-1]
         axes.set(title=title if axes is made[0] else "", xlabel=TIME)
         axes.set(ylabel=unit_label(own[0], kind) if len(own) == 1 else print_unit(kind))
+        letters = 72 * axes.get_position().height * figure.get_figheight() / scale_text(5)  # for which there is room
+        if len(own) == 1 and len(own[0]) + len(kind) > letters:
+            axes.set_title(set_symbols(own[0]), loc="right", fontsize=scale_text(8))
+            axes.set(ylabel=print_unit(kind))
         axes.xaxis.label.set_visible(last)
         axes.tick_params(labelbottom=last)
         if len(own) > 1 or several:
@@ -674,6 +678,15 @@ def plot_comparison(
             heights[row] = float(np.clip(0.85 * wide * shape + scale_text(1.1), 0.5 * high, 1.3 * high))
         elif shape > 1.0 and rows == 1:
             widths[column] *= max(0.5, shape**-0.5)
+        elif 0.0 < shape < 1 / LONG and width is None and shown[0] == "motion":  # a long path has a row of its own
+            rest, long = shown[1:], figure.axes[0]
+            columns = min(len(rest), 2 if len(rest) == 4 else 3)
+            heights = [0.85 * wide * columns * shape + scale_text(1.2)] + [high] * -(-len(rest) // columns)
+            widths = [wide] * columns
+            grid = figure.add_gridspec(len(heights), columns)
+            long.set_subplotspec(grid[0, :])
+            cells = {panel: grid[1 + k // columns, k % columns] for k, panel in enumerate(rest)}
+            figure.set_figwidth(wide * columns)
         grid.set_height_ratios(heights)
         grid.set_width_ratios(widths)
         figure.set_figheight(sum(heights) if width is None else min(sum(heights), MAX_HEIGHT))
