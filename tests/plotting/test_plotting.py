@@ -137,7 +137,7 @@ def test_a_force_that_does_no_work_has_no_panel_of_round_off():
     for friction in (0.0, 0.1):
         body = da.System(da.SE2(), lambda t, g, xi, p: 0.5 * xi @ xi, force=force, parameters=friction)
         run = da.simulate(body, da.RungeKutta(), body.state(xi=[0.5, 1.0, 0.0]), step=0.1, steps=3)
-        assert len(run.plot().axes) == 3 + bool(friction) and len(run.plot(panels=["power"]).axes) == 1
+        assert len(run.plot().axes) == 3 + 2 * bool(friction) and len(run.plot(panels=["power"]).axes) == 2
 
 
 def test_no_line_is_drawn_where_an_angle_begins_a_new_turn():
@@ -169,14 +169,14 @@ def test_a_mechanism_is_drawn_with_its_names_and_units(tmp_path):
     assert any(np.allclose(box, [[-0.15, -0.15], [0.25, 0.15]]) for box in boxes)  # the base, 0.4 m x 0.3 m
     assert any(np.allclose(box, [[-0.1, 0.2], [0.1, 0.2]], atol=0.011) for box in boxes)  # the left wheel
     assert path.get_xlabel() == "$x$, m" and shape.get_xlabel() == "time $t$, s"
-    assert [text.get_text() for text in shape.get_legend().get_texts()] == [r"castor swivel, $\mathrm{rad}$"]
+    assert shape.get_ylabel() == r"castor swivel, $\mathrm{rad}$"
     column = run.plot(width=3.37)
-    assert column.get_figheight() <= 9.0 and len(column.axes) == 4  # six panels would not stand on a page
+    assert column.get_figheight() <= 9.0
+    named = [axes for axes in column.axes if axes.get_title("left")]
+    assert len(named) == 4  # six panels would not stand on a page
     assert column.get_supxlabel() == "left out: distance, power; panels= chooses"
-    assert [axes.get_title("left") for axes in run.plot(width=3.37, panels=["controls", "power"]).axes] == [
-        "Controls",
-        "Power and work",
-    ]
+    chosen = run.plot(width=3.37, panels=["controls", "power"]).axes
+    assert {axes.get_title("left") for axes in chosen} == {"Controls", "Power and work", ""}
     with pytest.raises(InvalidInput, match="unknown panel of this run 'steps'"):
         run.plot(panels=["steps"])
     beside = run.plot(of=["left torque", "right torque"], width=3.37).axes[0]
@@ -206,6 +206,46 @@ def test_exact_zeros_stand_on_a_line_that_says_0():
     plotting.curve(alone, [0, 1], [0.0, 0.0])
     plotting.style.show_zeros(alone)
     assert alone.get_yticks().tolist() == [0.0] and "exactly 0" in [text.get_text() for text in alone.texts]
+
+
+def test_many_methods_at_zero_have_one_label_that_counts_them():
+    """`compare --method all` on the sleigh: fourteen names led to one point."""
+    _, (exact, noise) = plotting.sheet(1, 2)
+    for k in range(6):
+        plotting.curve(exact, [0, 1, 2], [0.0, 0.0, 0.0], label=f"exact {k}")
+        plotting.curve(noise, [0, 1, 2], [0.0, 3e-16, 1e-16 * k], label=f"method {k}")
+    plotting.curve(exact, [0, 1, 2], [0.0, 1e-3, 1e-3], label="runge-kutta")
+    plotting.curve(exact, [0, 1, 2], [0.0, 1e-17, 0.0], label="leapfrog")
+    for axes in (exact, noise):
+        plotting.style.show_zeros(axes)
+        plotting.style.label_ends(axes)
+    assert {text.get_text() for text in exact.texts} == {"exactly 0: the 6 others", "runge-kutta", "leapfrog"}
+    assert [text.get_text() for text in noise.texts] == ["round-off: all 6"]
+
+
+def test_quantities_of_different_units_have_axes_of_their_own():
+    car = da.models.car()
+    start = car.state(xi=[0.0, 1.0, 0.0, 0.0])
+    run = da.simulate(car, da.RungeKutta(), start, step=0.1, steps=4, controls=np.full((4, 2), 0.1)).check()
+    labels = [axes.get_ylabel() for axes in run.plot(panels=["controls", "power"]).axes]
+    inputs = [r"drive force, $\mathrm{N}$", r"steering torque, $\mathrm{N\,m}$"]
+    assert labels == [r"power, $\mathrm{W}$", r"work, $\mathrm{J}$", *inputs]
+    low = runs.draw_by_units(Figure((3.2, 1.4)), 111, "Controls", {"": (run.t, {"steering torque": run.t})}, {})[0]
+    assert low.get_title("right") == "steering torque"  # there is no room at its axis
+    figure = Figure()
+    values = {"run": (np.arange(3.0), {"w1": np.ones(3), "x rate": np.zeros(3), "y rate": np.ones(3)})}
+    top, bottom = runs.draw_by_units(figure, 111, "Velocity", values, {"w1": "rad s-1"})
+    assert top.get_ylabel() == r"$\omega_{1}$, $\mathrm{rad/s}$" and not top.get_legend()
+    assert [text.get_text() for text in bottom.get_legend().get_texts()] == ["$x$ rate", "$y$ rate"]
+
+
+def test_a_long_path_has_a_row_of_its_own():
+    """A path five times as long as wide left three quarters of its square empty."""
+    sleigh = da.models.chaplygin_sleigh()
+    run = da.simulate(sleigh, da.RungeKutta(), sleigh.state(xi=[0.05, 3.0, 0.0]), step=0.1, steps=60).check()
+    path, energy, distance = (axes.get_subplotspec() for axes in run.plot().axes)
+    assert list(path.rowspan) == [0] and len(path.colspan) == 2
+    assert list(energy.rowspan) == list(distance.rowspan) == [1]
 
 
 def test_round_off_does_not_look_like_structure():

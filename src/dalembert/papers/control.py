@@ -21,8 +21,9 @@ from ..mechanics import Input, System
 from ..models import car
 from ..numerics import slopes
 from ..optimise.planning import Plan, plan
-from ..plotting.studies import draw_lines, draw_slope
-from ..plotting.style import COLOURS, DASHES, FLOOR, TIME, legend_below
+from ..plotting.runs import draw_by_units
+from ..plotting.studies import draw_lines
+from ..plotting.style import COLOURS, DASHES, FLOOR, GREY, TIME, label_directly, label_ends, legend_below
 from .gallery import Data, Gallery
 
 gallery = Gallery("control")
@@ -83,42 +84,46 @@ def study(problems: Mapping[str, KnownProblem], motion: Callable[[Plan], Numbers
 
 
 # -- pictures ----------------------------------------------------------------------------------------------------------
-def draw_plan(axes: Any, data: Data, *, labels: Sequence[str], inputs: Sequence[str]) -> None:
-    """The motion, the controls and the errors; a motion of two labels is a path, of others it goes over time."""
+def draw_plan(axes: Any, data: Data, *, labels: Sequence[str], inputs: Mapping[str, str]) -> None:
+    """The motion, the controls (names and units) and the errors; two labels make a path, others go over time."""
     names = list(dict.fromkeys(row[0] for row in data.rows))
-    several, path = len(names) > 1, len(labels) == 2
-    for name, dash in zip(names, DASHES, strict=False):
-        t, motion, controls = (data[f"{name}, {key}"] for key in ("t", "motion", "controls"))
+    path, figure = len(labels) == 2, axes[0].figure
+    for name, colour, dash in zip(names, COLOURS, DASHES, strict=False):
+        t, motion = data[f"{name}, t"], data[f"{name}, motion"]
         if path:
-            axes[0].plot(*motion[:, :2].T, dash, color=COLOURS[names.index(name)], label=name)
-            axes[0].plot(*motion[[0, -1], :2].T, "o", color=COLOURS[names.index(name)], markersize=4)
-        for column, label, colour in zip(motion.T, () if path else labels, COLOURS, strict=False):
-            axes[0].plot(t, column, dash, color=colour, label=f"{name}: {label}" if several else label)
-        for row, label, colour in zip(controls.T, inputs, COLOURS, strict=False):
-            said = f"{name}: {label}" if several else label
-            axes[1].stairs(row, t, baseline=None, linestyle=dash, color=colour, label=said)
-    draw_lines(axes[2], {name: (data[f"{name}, h"], data[f"{name}, error"]) for name in names})
-    h, error = data[f"{names[0]}, h"], data[f"{names[0]}, error"]
-    draw_slope(axes[2], h[[-1, 0]], 0.4 * error[-1], 2)
+            axes[0].plot(*motion[:, :2].T, dash, color=colour, label=name)
+            axes[0].plot(*motion[[0, -1], :2].T, "o", color=colour, markersize=4)
+        for column, label, own in zip(motion.T, () if path else labels, COLOURS, strict=False):
+            axes[0].plot(t, column, dash, color=own, label=label)
+    columns = {name: dict(zip(inputs, data[f"{name}, controls"].T, strict=False)) for name in names}
+    values = {name: (data[f"{name}, t"], own) for name, own in columns.items()}
+    cell = axes[1].get_subplotspec()
+    axes[1].remove()
+    for panel in draw_by_units(figure, cell, "Controls", values, inputs, held=True):
+        panel.ticklabel_format(useOffset=False)
+        low, high = panel.get_ylim()
+        if high - low < 1e-6 * high:  # controls that are constant but for round-off
+            panel.set_ylim(0.0, 1.2 * high)
+    fine = {name: (data[f"{name}, h"][::-1], data[f"{name}, error"][::-1]) for name in names}
+    draw_lines(axes[2], fine)
+    h, least = fine[names[0]][0], min(error[0] for _, error in fine.values())
+    axes[2].loglog(h, 0.4 * least * (h / h[0]) ** 2, color=GREY, linewidth=0.9, label="order 2")
     axes[2].set_xticks(h, [f"{step:.3g}" for step in h])
     axes[2].tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     across, up = labels if path else (TIME, "rotation vector, rad")
     axes[0].set(xlabel=across, ylabel=up, title="Motion")
     if path:
         axes[0].set_aspect("equal", adjustable="datalim")
-    axes[1].set(xlabel=TIME, ylabel="controls", title="Controls")
     axes[2].set(xlabel="step $h$, s", ylabel="relative error", title="Distance from the limit")
-    axes[1].ticklabel_format(useOffset=False)
-    low, high = axes[1].get_ylim()
-    if high - low < 1e-6 * high:  # controls that are constant but for round-off
-        axes[1].set_ylim(0.0, 1.2 * high)
-    for panel in axes if several else axes[:2]:
-        legend_below(panel)
+    if len(names) > 1 or not path:
+        legend_below(axes[0])
+    label_directly(figure)
+    label_ends(axes[2], 8.0)
 
 
 SHEET: dict[str, Any] = {"size": (12.0, 4.4), "ncols": 3}
 PLANE = partial(draw_plan, labels=("x, m", "y, m"))
-TORQUES = tuple(f"torque {k}, N m" for k in (1, 2, 3))
+TORQUES = {f"torque {k}": "N m" for k in (1, 2, 3)}
 ATTITUDE = partial(draw_plan, labels=("about axis 1", "axis 2", "axis 3"), inputs=TORQUES)
 
 
@@ -237,7 +242,9 @@ def _plan_drive(system: System, start: Any, goal: Any, steps: int, guess: Plan |
     return found
 
 
-@gallery("heisenberg", draw=partial(draw_plan, labels=("$x$", "$y$"), inputs=(r"$\dot x$", r"$\dot y$")), **SHEET)
+@gallery(
+    "heisenberg", draw=partial(draw_plan, labels=("$x$", "$y$"), inputs={r"$\dot x$": "", r"$\dot y$": ""}), **SHEET
+)
 def heisenberg_geodesics() -> Data:
     def to(*goal: float) -> Callable[[int, Plan | None], Plan]:
         return partial(_plan_drive, heisenberg(), np.zeros(3), np.array(goal))
@@ -250,7 +257,7 @@ def heisenberg_geodesics() -> Data:
     return study(problems, lambda found: np.asarray(found.g))
 
 
-@gallery("unicycle", draw=partial(PLANE, inputs=("ω, rad/s", "v, m/s")), **SHEET)
+@gallery("unicycle", draw=partial(PLANE, inputs={"ω": "rad s-1", "v": "m s-1"}), **SHEET)
 def unicycle_geodesics() -> Data:
     system = System(SE2(), _kinetic, _blade)
 
@@ -296,7 +303,7 @@ def asymmetric_satellite() -> Data:
     return study({"150 degrees": KnownProblem(make, 28.6304, (25, 50, 100, 200), exact=False)}, rotation_vectors)
 
 
-@gallery("brachistochrone", draw=partial(PLANE, inputs=("steering torque, N m",)), **SHEET)
+@gallery("brachistochrone", draw=partial(PLANE, inputs={"steering torque": "N m"}), **SHEET)
 def brachistochrone() -> Data:
     system = steered_edge()
     start, goal = system.state(pose(-1.4, 0, 10), np.zeros(3)), system.state(pose(-0.2, 10, 5), [0.0, 9.0, 0.0])
@@ -333,7 +340,7 @@ def plan_parking(steps: int, guess: Plan | None) -> Plan:
     )  # fmt: skip
 
 
-@gallery("parking", draw=partial(PLANE, inputs=("drive force, N", "steering torque, N m")), **SHEET)
+@gallery("parking", draw=partial(PLANE, inputs={"drive force": "N", "steering torque": "N m"}), **SHEET)
 def parking() -> Data:
     return study({"2 m in 30 s": KnownProblem(plan_parking, 320235.8, (50, 100, 200, 400), exact=False)}, places)
 
@@ -343,7 +350,7 @@ def _within(t: Any, g: Any, xi: Any, u: Any) -> Any:
     return g[1][0, 0] - np.cos(np.pi / 4)
 
 
-@gallery("offset-unicycle", draw=partial(PLANE, inputs=("force, N", "torque, N m")), **SHEET)
+@gallery("offset-unicycle", draw=partial(PLANE, inputs={"force": "N", "torque": "N m"}), **SHEET)
 def offset_parking() -> Data:
     system = offset_unicycle()
     goal = system.state(pose(0, 0, 1), np.zeros(3))
@@ -356,7 +363,7 @@ def offset_parking() -> Data:
     return study({"1 m in 5 s": KnownProblem(make, 1.4200379, (50, 100, 200, 400))}, places)
 
 
-@gallery("rolling-ball", draw=partial(PLANE, inputs=("4 × rate of the angle",)), **SHEET)
+@gallery("rolling-ball", draw=partial(PLANE, inputs={"4 × rate of the angle": "rad s-1"}), **SHEET)
 def ball_loops() -> Data:
     system = ball_on_circle()
 

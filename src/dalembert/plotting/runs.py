@@ -37,6 +37,7 @@ from .style import (
     print_unit,
     save,
     scale_text,
+    set_symbols,
     sheet,
     show_zeros,
     space,
@@ -74,26 +75,22 @@ def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
         axes = _draw_on_sphere(figure, cell, {label: part[:MAX_SPHERE_STATES, :, 2] for label, part in first.items()})
         axes.set_title("The body's third axis in space")
         return
+    if picture != "plane":
+        vector = next(iter(first.values())).ndim <= 2
+        columns = {label: (part if vector else np.asarray(runs[label].xi)).T for label, part in first.items()}
+        own_names = system.coordinate_names or [f"q{k + 1}" for k in range(len(next(iter(columns.values()))))]
+        named = own_names if vector else tuple(axis.name for axis in system.axes())
+        values = {label: (runs[label].t, dict(zip(named, part, strict=False))) for label, part in columns.items()}
+        draw_by_units(figure, cell, "Coordinates" if vector else "Velocity", values, system.units)
+        return
     axes = figure.add_subplot(cell)
     for (label, part), own, dash in zip(first.items(), cycle(COLOURS), cycle(DASHES), strict=False):
-        if picture == "plane":
-            axes.plot(part[:, 0, 2], part[:, 1, 2], linestyle=dash, color=own, label=label)
-            if dash == "-" and label == next(iter(first)):
-                looks = _draw_vehicles(axes, runs[label], own)
-            continue
-        vector, run = part.ndim <= 2, runs[label]
-        columns = (part if vector else np.asarray(run.xi)).T
-        own_names = system.coordinate_names or [f"q{k + 1}" for k in range(len(columns))]
-        named = own_names if vector else tuple(axis.name for axis in system.axes())
-        for k, (name, column) in enumerate(zip(named, columns, strict=False)):
-            words = unit_label(name if len(runs) == 1 else f"{label}: {name}", system.units.get(name, ""))
-            axes.plot(np.asarray(run.t), column, **_stroke(k, dash if len(runs) > 1 else None), label=words)
-        axes.set(title="Coordinates" if vector else "Velocity", xlabel=TIME, ylabel="" if named else typeset("xi"))
-    if picture == "plane":
-        _keep_scale(axes)
-        names = system.coordinate_names[1:3] if system.coordinate_names[2:] else ("x", "y")
-        axes.set(title=f"Path of the contact point,\n{looks}", xlabel=f"{names[0]}, m", ylabel=f"{names[1]}, m")
-    if picture != "plane" or len(runs) > 1:
+        axes.plot(part[:, 0, 2], part[:, 1, 2], linestyle=dash, color=own, label=label)
+    looks = _draw_vehicles(axes, next(iter(runs.values())), COLOURS[0])
+    _keep_scale(axes)
+    names = system.coordinate_names[1:3] if system.coordinate_names[2:] else ("x", "y")
+    axes.set(title=f"Path of the contact point,\n{looks}", xlabel=f"{names[0]}, m", ylabel=f"{names[1]}, m")
+    if len(runs) > 1:
         legend_below(axes)
 
 
@@ -125,18 +122,51 @@ def shown_shape(axes: Any) -> float:
     return float(np.clip(box.height / box.width, 0.1, 10.0)) if box.width > 0 and np.isfinite(box.height) else 1.0
 
 
-def _draw_shape(axes: Axes, system: MechanismSystem, runs: Mapping[str, Run]) -> None:
-    """The coordinates of a mechanism that show how it is bent."""
-    for (label, run), dash in zip(runs.items(), cycle(DASHES), strict=False):
-        found = system.coordinates(run.g)
-        for k, name in enumerate(system.shape_names):
-            words = unit_label(name if len(runs) == 1 else f"{label}: {name}", system.units[name])
-            axes.plot(np.asarray(run.t), found[name], **_stroke(k, dash if len(runs) > 1 else None), label=words)
+def draw_by_units(
+    figure: Figure,
+    cell: Any,
+    title: str,
+    values: Mapping[str, tuple[Any, Mapping[str, Any]]],
+    units: Mapping[str, str],
+    *,
+    held: bool = False,
+) -> list[Axes]:
+    """Quantities over time in one panel that has an axis for each unit: values are {run: (t, {name: column})}.
 
-
-def _stroke(number: int, dash: Any = None) -> dict[str, Any]:
-    """The looks of a curve; without a `dash` that means something, curves beyond the colours have one of their own."""
-    return {"color": COLOURS[number % 7], "linestyle": DASHES[number // 7 % 7] if dash is None else dash}
+    Runs have dashes. Colours are those of names, and those of runs where an axis shows one quantity and says its name.
+    Columns that are `held` during steps may be one shorter than t.
+    """
+    names = list(dict.fromkeys(name for _, columns in values.values() for name in columns))
+    kinds = list(dict.fromkeys(units.get(name, "") for name in names))
+    several, alone = len(values) > 1, len(kinds) == len(names)
+    made = [figure.add_subplot(cell)]
+    if len(kinds) > 1:
+        grid = made[0].get_subplotspec().subgridspec(len(kinds), 1)  # type: ignore[union-attr]
+        made[0].remove()
+        made = [figure.add_subplot(part) for part in grid]
+    for axes, kind in zip(made, kinds, strict=True):
+        own = [name for name in names if units.get(name, "") == kind]
+        for j, (label, (t, columns)) in enumerate(values.items()):
+            for k, name in ((names.index(name), name) for name in own if name in columns):
+                words = ": ".join([label] * several + [set_symbols(name)] * (len(own) > 1))
+                column, place = np.asarray(columns[name]), j if several and alone else k
+                column = np.append(column, column[-1:])[: len(t)] if held else column
+                dash = DASHES[(j if several else k // 7) % 7]
+                looks = {"color": COLOURS[place % 7], "linestyle": dash, "label": words or "_"}
+                axes.plot(np.asarray(t), column, drawstyle="steps-post" if held else "default", **looks)
+        last = axes is made[-1]
+        axes.set(title=title if axes is made[0] else "", xlabel=TIME)
+        axes.set(ylabel=unit_label(own[0], kind) if len(own) == 1 else print_unit(kind))
+        letters = 72 * axes.get_position().height * figure.get_figheight() / scale_text(5)  # for which there is room
+        if len(own) == 1 and len(own[0]) + len(kind) > letters:
+            axes.set_title(set_symbols(own[0]), loc="right", fontsize=scale_text(8))
+            axes.set(ylabel=print_unit(kind))
+        axes.xaxis.label.set_visible(last)
+        axes.tick_params(labelbottom=last)
+        if len(own) > 1 or several:
+            legend_below(axes, pad=4.2 if last else 0.8)
+    figure.align_ylabels(made)
+    return made
 
 
 @styled
@@ -589,16 +619,12 @@ def plot_trajectory(
 
 
 PANELS = {
-    "motion": ("", ""),
     "energy": ("", ""),
     "distance": ("Distance from group and constraint", typeset("|g - G|, |A xi - b|")),
     "group": ("Distance from the group", typeset("|g - G|")),  # "distance" where there is no constraint
-    "shape": ("Shape", "angles and lengths"),
     "steps": ("Step sizes", f"{typeset('|h|')}, s"),
-    "power": ("Power and work", ""),
-    "controls": ("Controls", ""),
 }
-"""The panels of a run: their titles, and the labels of their vertical axes."""
+"""The panels of a run that show magnitudes: their titles, and the labels of their vertical axes."""
 LEAST_NEEDED = ("steps", "distance", "power", "shape", "controls")  # left out first where a page has no room for all
 
 
@@ -652,12 +678,32 @@ def plot_comparison(
             heights[row] = float(np.clip(0.85 * wide * shape + scale_text(1.1), 0.5 * high, 1.3 * high))
         elif shape > 1.0 and rows == 1:
             widths[column] *= max(0.5, shape**-0.5)
+        elif 0.0 < shape < 1 / LONG and width is None and shown[0] == "motion":  # a long path has a row of its own
+            rest, long = shown[1:], figure.axes[0]
+            columns = min(len(rest), 2 if len(rest) == 4 else 3)
+            heights = [0.85 * wide * columns * shape + scale_text(1.2)] + [high] * -(-len(rest) // columns)
+            widths = [wide] * columns
+            grid = figure.add_gridspec(len(heights), columns)
+            long.set_subplotspec(grid[0, :])
+            cells = {panel: grid[1 + k // columns, k % columns] for k, panel in enumerate(rest)}
+            figure.set_figwidth(wide * columns)
         grid.set_height_ratios(heights)
         grid.set_width_ratios(widths)
         figure.set_figheight(sum(heights) if width is None else min(sum(heights), MAX_HEIGHT))
-    more = {panel: figure.add_subplot(cell) for panel, cell in cells.items() if panel != "motion"}
-    if isinstance(shaped, MechanismSystem) and "shape" in more:
-        _draw_shape(more["shape"], shaped, runs)
+    more = {panel: figure.add_subplot(cell) for panel, cell in cells.items() if panel in PANELS}
+    if isinstance(shaped, MechanismSystem) and "shape" in cells:
+        names = shaped.shape_names
+        found = {label: (run.t, shaped.coordinates(run.g)) for label, run in runs.items()}
+        bent = {label: (t, {name: each[name] for name in names}) for label, (t, each) in found.items()}
+        draw_by_units(figure, cells["shape"], "Shape", bent, shaped.units)
+    if "power" in cells:
+        work = {label: each for label, each in balances.items() if len(each.work)}
+        works = {label: (runs[label].t, {"power": each.power, "work": each.work}) for label, each in work.items()}
+        draw_by_units(figure, cells["power"], "Power and work", works, {"power": "W", "work": "J"})
+    if held is not None and "controls" in cells:
+        inputs = {each.name: each.unit for each in held.system.inputs or ()}
+        rows = held.t, dict(zip(inputs, held.controls_at_states().T, strict=False))
+        draw_by_units(figure, cells["controls"], "Controls", {"": rows}, inputs, held=True)
     for (label, run), colour in zip(runs.items(), cycle(COLOURS), strict=False):
         balance, head = balances[label], f"{label}: " if len(runs) > 1 else ""
         second: dict[str, Any] = {"color": colour if head else COLOURS[1], "linestyle": ":" if head else "-"}
@@ -669,19 +715,12 @@ def plot_comparison(
                 curve(more["distance"], run.t, run.constraint_residual(), label=f"{head}constraint", **second)
         if "steps" in more:  # |h| of the step that led to each saved state
             curve(more["steps"], run.t, run.step_sizes, label=label, color=colour)
-        if "power" in more and len(balance.work):
-            more["power"].plot(np.asarray(run.t), balance.power, label=f"{head}power, W", **second)
-            more["power"].plot(np.asarray(run.t), balance.work, color=colour, label=f"{head}work, J")
-    if held is not None and "controls" in more:
-        for k, (column, each) in enumerate(zip(held.controls_at_states().T, held.system.inputs or (), strict=False)):
-            label = unit_label(each.name, each.unit)
-            more["controls"].step(np.asarray(held.t), column, where="post", **_stroke(k), label=label)
     free = not any(run.multipliers.shape[-1] for run in runs.values())
     for panel, axes in more.items():
         heading = PANELS["group" if panel == "distance" and free else panel]
         energy = balance.title, typeset(balance.label) + read_units(next(iter(runs.values())))[0]
         _label_axes(axes, *(energy if panel == "energy" else heading))
-        if panel not in ("controls", "shape") and len(axes.lines) == 1 and (legend := axes.get_legend()):
+        if len(axes.lines) == 1 and (legend := axes.get_legend()):
             legend.remove()  # the titles say it
     if width is None:
         label_directly(figure)

@@ -34,6 +34,7 @@ DOTS_PER_INCH = 150
 ROUND_OFF = 1e-16  # magnitudes below this are drawn on a linear axis, beside larger ones
 LABEL_INCHES = 0.22  # what the label of a decade needs along its axis
 MAX_DIRECT = 22  # letters of a name beside the end of a curve
+MAX_FAN = 3  # names beside one point, at 0 or at round-off; more are counted
 MAX_UPRIGHT = 8  # letters of a label in space that is not turned along its axis
 TURNS_OF_NOISE = 100  # a curve that rises and falls more often is drawn thin: another one behind it is seen
 TIME = "time $t$, s"
@@ -126,7 +127,7 @@ def show_zeros(axes: Axes) -> None:
     lines = [line for each in group for line in each.lines]
     heights = [np.asarray(line.get_ydata(), float) for line in lines]
     positive = np.concatenate([np.zeros(0), *(y[np.isfinite(y) & (y > 0.0)] for y in heights)])
-    noise = len(positive) > 0 and positive.min() < ROUND_OFF
+    noise = len(positive) > 0 and (positive.min() < ROUND_OFF or positive.max() < 100.0 * ROUND_OFF)
     noise = noise and not ROUND_OFF**1.5 < positive.max() < ROUND_OFF  # the errors of something small are no noise
     if axes.get_gid() != MAGNITUDES or not (noise or any(np.any(y == 0.0) for y in heights)):
         return
@@ -160,30 +161,44 @@ def break_turns(angle: Any) -> Any:
 
 
 def label_ends(axes: Axes, size: float = 7.0) -> None:
-    """Write the label of every line beside its end, in its colour, moved apart where they would overlap."""
-    ends, size = [], scale_text(size)
+    """Write the label of every line beside its end, in its colour, moved apart where they would overlap.
+
+    Where many curves are 0, or nothing but round-off, one label counts them: no fan of names leads to one point.
+    """
+    ends, size = list[tuple[float, str, Any, tuple[float, float]]](), scale_text(size)
     low, high = (np.log10(each) if axes.get_yscale() == "log" else each for each in axes.get_ylim())
+    zero = axes.get_yscale() == "log" and [text.get_text() for text in axes.get_yticklabels()][:1] == ["0"]
+    tops = {"exactly 0": 1.001 * axes.get_yticks()[0] if zero else 0.0, "round-off": 10.0 * ROUND_OFF * zero}
+    alike: dict[str, list[Any]] = {kind: [] for kind in tops}
     for line in axes.lines:
         x, y = (np.asarray(each, float) for each in line.get_data())
         good = np.flatnonzero(np.isfinite(x) & np.isfinite(y) & ((y > 0.0) | (axes.get_yscale() != "log")))
         if len(good) and not str(line.get_label()).startswith("_"):
             value = np.log10(y[good[-1]]) if axes.get_yscale() == "log" else y[good[-1]]
-            ends.append(((value - low) / (high - low), line, (x[good[-1]], y[good[-1]])))
+            place, end = (value - low) / (high - low), (x[good[-1]], y[good[-1]])
+            ends.append((place, str(line.get_label()), line.get_color(), end))
+            if kind := next((kind for kind, top in tops.items() if y[good].max() <= top), ""):
+                alike[kind].append(ends[-1])
+    kind, most = max(alike.items(), key=lambda each: len(each[1]))
+    if len(most) > MAX_FAN:
+        place, end = sorted((each[0], each[3]) for each in most)[len(most) // 2]
+        others = f"the {len(most)} others" if len(most) < len(ends) else f"all {len(most)}"
+        ends = [each for each in ends if each not in most] + [(place, f"{kind}: {others}", GREY, end)]
     ends.sort(key=lambda end: end[0])
     figure: Any = axes.figure
     height = axes.get_position().height * figure.get_figheight() * 72.0
     gap, places = min(1.25 * size / height, 1.0 / max(len(ends), 1)), list[float]()
-    for at, _, _ in ends:
+    for at, *_ in ends:
         places.append(max(at, places[-1] + gap) if places else max(at, 0.0))
     over = max(0.0, places[-1] - 1.0) if places else 0.0
     for k in range(len(places) - 1, -1, -1):  # push down from the top what stands above the axes
         limit = 1.0 if k == len(places) - 1 else places[k + 1] - gap
         places[k] = min(places[k], limit) if over else places[k]
-    for (_, line, end), place in zip(ends, places, strict=True):
+    for (_, label, colour, end), place in zip(ends, places, strict=True):
         axes.annotate(
-            str(line.get_label()), end, xytext=(1.03, place), textcoords="axes fraction", va="center", fontsize=size,
-            color=line.get_color(), annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": line.get_color(), "linewidth": 0.5, "shrinkA": 0, "shrinkB": 1,
+            label, end, xytext=(1.03, place), textcoords="axes fraction", va="center", fontsize=size, color=colour,
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 1,
                         "relpos": (0.0, 0.5)},
         )  # fmt: skip
 
@@ -231,7 +246,7 @@ TYPESET = {
 
 SYMBOL = re.compile(
     r"\$[^$]*\$|\b(?:1|(\d[\d.]*))e([+-]\d+)\b"
-    r"|\bD_ε|\b([a-zA-Z])(\d{1,2})\b|(?:^|(?<=: ))[wvxyz](?=,|$)|[βελω]|\b[ht](?= = )"
+    r"|\bD_ε|\b([a-zA-Z])(\d{1,2})\b|(?:^|(?<=: ))[wvxyz](?=,|$| rate\b)|[βελω]|\b[ht](?= = )"
 )
 
 
@@ -319,9 +334,9 @@ def legend_under_all(figure: Figure, handles: Sequence[Any]) -> None:
     figure.legend(handles=list(handles), loc="outside lower center", ncols=min(columns, len(handles)), fontsize=size)
 
 
-def legend_below(axes: Axes, columns: int = 2) -> None:
-    """The legend of axes under them."""
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), borderaxespad=4.2, ncols=columns)  # letters below
+def legend_below(axes: Axes, columns: int = 2, pad: float = 4.2) -> None:
+    """The legend of axes under them; `pad`, in letters, is the room for ticks and their label."""
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), borderaxespad=pad, ncols=columns)
 
 
 WORD = re.compile(r"(?: = | \$\\times\$ |(?<=\d) s\b|\$[^$]*\$|[^\s$])+")
