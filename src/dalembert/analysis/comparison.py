@@ -102,8 +102,10 @@ class Comparison:
             verb = str(row.reason).removeprefix(f"{row.method} ")  # "needs ...", where the method is the subject
             key = ("refused: ", f" {verb}") if verb != row.reason else ("", f"{at}, {row.status}: {row.reason}")
             alike.setdefault(key, {})[row.method] = None
-        each = lambda first, names: f"{'each of ' if first and len(names) > 1 else ''}{', '.join(names)}"
-        told = [first + each(first, methods) + words for (first, words), methods in alike.items()]
+        told = []
+        for (first, words), methods in alike.items():
+            each = "each of " if first and len(methods) > 1 else ""
+            told.append(f"{first}{each}{', '.join(methods)}{words}")
         if self.reference is not None:
             below = "; < marks errors below that" if any(map(is_below, self.rows)) else ""
             error = f"error: the distance from {self.reference.name}, whose own error is about"

@@ -141,7 +141,7 @@ def draw_by_units(
     several, alone = len(values) > 1, len(kinds) == len(names)
     made = [figure.add_subplot(cell)]
     if len(kinds) > 1:
-        grid = made[0].get_subplotspec().subgridspec(len(kinds), 1)  # type: ignore[union-attr]
+        grid: Any = cast(Any, made[0].get_subplotspec()).subgridspec(len(kinds), 1)
         made[0].remove()
         made = [figure.add_subplot(part) for part in grid]
     for axes, kind in zip(made, kinds, strict=True):
@@ -152,7 +152,7 @@ def draw_by_units(
                 column, place = np.asarray(columns[name]), j if several and alone else k
                 column = np.append(column, column[-1:])[: len(t)] if held else column
                 dash = DASHES[(j if several else k // 7) % 7]
-                looks = {"color": COLOURS[place % 7], "linestyle": dash, "label": words or "_"}
+                looks: dict[str, Any] = {"color": COLOURS[place % 7], "linestyle": dash, "label": words or "_"}
                 axes.plot(np.asarray(t), column, drawstyle="steps-post" if held else "default", **looks)
         last = axes is made[-1]
         axes.set(title=title if axes is made[0] else "", xlabel=TIME)
@@ -702,8 +702,8 @@ def plot_comparison(
         draw_by_units(figure, cells["power"], "Power and work", works, {"power": "W", "work": "J"})
     if held is not None and "controls" in cells:
         inputs = {each.name: each.unit for each in held.system.inputs or ()}
-        rows = held.t, dict(zip(inputs, held.controls_at_states().T, strict=False))
-        draw_by_units(figure, cells["controls"], "Controls", {"": rows}, inputs, held=True)
+        pushes = held.t, dict(zip(inputs, held.controls_at_states().T, strict=False))
+        draw_by_units(figure, cells["controls"], "Controls", {"": pushes}, inputs, held=True)
     for (label, run), colour in zip(runs.items(), cycle(COLOURS), strict=False):
         balance, head = balances[label], f"{label}: " if len(runs) > 1 else ""
         second: dict[str, Any] = {"color": colour if head else COLOURS[1], "linestyle": ":" if head else "-"}
