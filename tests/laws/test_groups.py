@@ -324,9 +324,10 @@ def test_steps_need_no_lapack(group):
     assert not re.findall(r"= (lu|qr|svd|eigh?|schur|cholesky|triangular_solve|while|scan|gather|scatter)\b", program)
 
 
-@pytest.mark.parametrize("make", [lambda: Product(SE2(), SO2()), lambda: Product(SE2()), lambda: Product([SE2(), 3])])
-def test_a_product_of_loose_groups_says_how_to_write_it(make):
+def test_a_product_takes_its_groups_in_a_tuple_or_one_by_one():
+    assert Product(SE2(), SO2()) == Product([SE2(), SO2()]) == SE2() * SO2()
+    assert Product(SE2()).dim == 3
     with pytest.raises(
-        InvalidInput, match=r"write Product\(\(SE2\(\), SO2\(\)\)\) or SE2\(\) \* SO2\(\); given SE2\(\)"
+        InvalidInput, match=r"a product is made of groups, as Product.*; given \(SE2"
     ):
-        make()
+        Product(SE2(), 3)

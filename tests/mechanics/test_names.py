@@ -372,6 +372,8 @@ def test_a_force_that_reads_more_controls_than_there_are_inputs_is_refused(input
 
     with pytest.raises(da.InvalidInput, match=r"inputs has . \((push|none)\), but force.* reads 2 controls"):
         make(inputs)
+    with pytest.raises(da.InvalidInput, match=r"inputs is 1000000000000; allowed: their number \(at most 10000\)"):
+        make(10**12)  # it made names until there was no memory left
     assert len(make(["push", "turn"]).inputs) == 2 and len(make(["push", "turn", "spare"]).inputs) == 3
 
 

@@ -489,13 +489,9 @@ class Product(Group):
     groups: tuple[Group, ...]
 
     def __init__(self, groups: Iterable[Group] = (), *more: Group) -> None:
-        loose = bool(more) or isinstance(groups, Group)
-        given = (groups, *more) if loose else groups
-        if loose or not isinstance(given, tuple | list) or not all(isinstance(group, Group) for group in given):
-            shown = ", ".join(map(repr, given)) if isinstance(given, tuple | list) else repr(given)
-            raise InvalidInput(
-                f"a product takes one tuple of groups: write Product((SE2(), SO2())) or SE2() * SO2(); given {shown}"
-            )
+        given = (groups, *more) if more or isinstance(groups, Group) else groups
+        if not isinstance(given, tuple | list) or not all(isinstance(group, Group) for group in given):
+            raise InvalidInput(f"a product is made of groups, as Product((SO2(), SE2())); given {given!r}")
         if not given:
             raise InvalidInput("a product needs at least one group, but none was given")
         object.__setattr__(self, "groups", tuple(given))

@@ -1392,7 +1392,7 @@ def _make_chain(
         return None
 
 
-def kind_of(trees: tuple[Any, ...]) -> Any:
+def kind_of_trees(trees: tuple[Any, ...]) -> Any:
     """The structure and shapes of trees, and which of their arrays are JAX's; None where one is traced."""
     return None if (found := _read_kind(trees)) is None else found[0]
 

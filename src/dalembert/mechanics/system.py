@@ -1111,15 +1111,21 @@ def require_shape(words: str, value: Array, shape: tuple[int, ...] | str, is_goo
     return value
 
 
+MAX_INPUTS = 10_000  # each has a name
+
+
 def _declare_inputs(given: Any) -> tuple[Input, ...]:
     """The inputs that a user names by their number, by names, or as `Input`."""
-    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= MAX_INPUTS:
         return tuple(Input(f"u{k + 1}") for k in range(given))
     if isinstance(given, tuple | list) and all(isinstance(each, str | Input) for each in given):
         made = tuple(Input(*split_unit(each)) if isinstance(each, str) else each for each in given)
         if len({each.name for each in made}) == len(made):
             return made
-    raise InvalidInput(f"inputs is {given!r}; allowed: their number, their names, or a list of Input, no name twice")
+    raise InvalidInput(
+        f"inputs is {given!r}; allowed: their number (at most {MAX_INPUTS}), their names, or a list of Input, no name "
+        "twice"
+    )
 
 
 def _infer_inputs(system: System) -> tuple[Input, ...] | None:

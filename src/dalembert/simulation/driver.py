@@ -50,7 +50,7 @@ from ..kernels import (
     in_place,
     is_real,
     keep_carry,
-    kind_of,
+    kind_of_trees,
     known_number,
     make_problem,
     recognise,
@@ -658,7 +658,7 @@ def _run_members_at_once(schedule: Schedule, members: Members, step: Any, known:
     if result is None:
         return None
     if known is not None and (result.backend == "cuda" or not has_gpu()):
-        kind = kind_of(trees)
+        kind = kind_of_trees(trees)
         known[:] = [partial(_run_members_again, schedule, chain, h, kind)] if kind is not None else []
     return _finish_members(schedule, system, h, result)
 
