@@ -327,7 +327,5 @@ def test_steps_need_no_lapack(group):
 def test_a_product_takes_its_groups_in_a_tuple_or_one_by_one():
     assert Product(SE2(), SO2()) == Product([SE2(), SO2()]) == SE2() * SO2()
     assert Product(SE2()).dim == 3
-    with pytest.raises(
-        InvalidInput, match=r"a product is made of groups, as Product.*; given \(SE2"
-    ):
+    with pytest.raises(InvalidInput, match=r"a product is made of groups, as Product.*; given \(SE2"):
         Product(SE2(), 3)
