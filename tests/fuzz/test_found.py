@@ -205,7 +205,7 @@ CALLS = {
     "the mass of a sleigh": lambda: da.models.sleigh_n([1.0, 2.0], [0.1, 0.2], mass=1j),
     "lengths of rods": lambda: da.models.pendulum_chain(lengths="x"),
     "R^n": lambda: da.Euclidean("2"),
-    "a product of one": lambda: da.Product(da.SE2()),
+    "a product of a number": lambda: da.Product(2),
     "stages": lambda: da.Gauss(np.ones(2)),
     "a scheme": lambda: da.Composition(scheme=NONE),
     "a discrete Lagrangian": lambda: da.EulerPoincareSuslov(np.eye(2)),
