@@ -312,6 +312,12 @@ def test_an_ensemble_that_is_known_reads_numbers_again_and_refuses_what_it_refus
         run(system, states, kind(np.full((4, 2), np.nan)))
     with pytest.raises(da.InvalidInput, match="controls have shape"):
         run(system, states, kind(np.zeros((4, 3))))
+    pair = [run([system, other], jax.tree.map(lambda leaf: leaf[0], states), None) for _ in range(2)]
+    assert same_bits(pair[0].records, pair[1].records) and len(pair[0].xi) == 2
+    run(system, states, None)
+    assert len(run([system] * 5, states, None).xi) == 5  # systems in a list, after a known call with one
+    with pytest.raises(da.InvalidInput, match="system"):
+        run("sleigh", states, None)
     for given in ((system, states, cases[4][2]), (system, states, None)):
         run(*given)
         monkeypatch.setattr(driver, "make_schedule", None)  # nothing is checked a second time

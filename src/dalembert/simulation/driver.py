@@ -248,9 +248,10 @@ def ensemble(
     """
     calls: list[Callable[..., Run | None]] | None = None
     alone = t_end is None and progress is None and type(events) is tuple and not events and type(state) is State
+    alone = alone and isinstance(system, MechanicalSystem) and type(batched_system) is bool
     if alone and (type(steps), type(save_every), type(monitor), type(step)) == PLAIN_OPTIONS:
         known_calls: Any = remember(
-            ("ensemble", integrator, step, steps, save_every, monitor, backend, batched_system is True), list
+            ("ensemble", integrator, step, steps, save_every, monitor, backend, batched_system), list
         )
         calls = known_calls
         if calls and (made := calls[0](system, state, controls)):
