@@ -99,6 +99,15 @@ def test_a_call_that_is_known_reads_numbers_again_and_refuses_what_it_refused():
         da.simulate(*others, step=0.05, steps=5)
 
 
+@pytest.mark.parametrize("system", ["suslov", [], 3])
+def test_what_is_no_system_is_refused_after_a_known_call_too(system):
+    given, method, state = case("suslov")
+    for _ in range(3):
+        da.simulate(given, method, state, step=0.01, steps=10)
+    with pytest.raises(da.InvalidInput, match="system"):
+        da.simulate(system, method, state, step=0.01, steps=10)
+
+
 @pytest.mark.parametrize("lanes", [None, 3])
 def test_a_run_whose_steps_are_no_multiple_of_those_between_records_is_native_inside_jit(lanes):
     system, scales = da.models.chaplygin_sleigh(), jnp.linspace(1.0, 1.2, lanes or 1)

@@ -166,6 +166,7 @@ def simulate(
     calls: list[Callable[..., Run | None]] | None = None
     alone = t_end is None and t0 is None and progress is None and tangents is None
     alone = alone and directions is None and type(events) is tuple and not events
+    alone = alone and isinstance(system, MechanicalSystem)
     if alone and (type(steps), type(save_every), type(monitor), type(step)) == PLAIN_OPTIONS:
         steered = controls is not None
         known_calls: Any = remember(("simulate", integrator, step, steps, save_every, monitor, backend, steered), list)
