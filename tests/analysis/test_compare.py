@@ -73,6 +73,14 @@ def test_with_several_steps_the_cost_is_that_of_the_whole_run(result):
     assert panel.lines[1].get_xdata().tolist() == pytest.approx([20 * 1e-7, 40 * 1e-7])
 
 
+def test_a_step_of_a_closed_form_does_not_take_zero_nanoseconds(result):
+    """A run that saves its last state alone takes all steps of such a map at once: 0.4 ns a step were shown as 0."""
+    for nanoseconds, shown, told in ((0.43, "0.43", True), (24.6, "25", False), (None, "-", False)):
+        timed = replace(result, rows=[replace(row, nanoseconds=nanoseconds) for row in result.rows])
+        assert {line[-1] for line in timed.table()[1]} == {shown}
+        assert ("takes all steps at once" in str(timed)) is told
+
+
 def test_a_method_that_refuses_the_system_has_a_row_that_says_so():
     sleigh = da.models.chaplygin_sleigh()
     state = sleigh.state(xi=[0.5, -1.0, 0.0])

@@ -84,11 +84,9 @@ class Comparison:
         lines = []
         for row in (row for row in self.rows if row.status != "refused"):
             kept = row.energy if row.balance is None else row.balance
-            numbers = [(value, ".2g") for value in (kept, row.constraint, row.group, row.error)]
-            shown = [
-                "-" if value is None else "0" if value == 0 else format(value, form)
-                for value, form in [*numbers, (row.nanoseconds, ".0f")]
-            ]
+            numbers = (kept, row.constraint, row.group, row.error)
+            shown = ["-" if value is None else "0" if value == 0 else format(value, ".2g") for value in numbers]
+            shown.append(format_nanoseconds(row.nanoseconds))
             shown[3] = "< " * is_below(row) + shown[3]
             name = row.method if row.status == "ok" else f"{row.method} ({row.status})"
             lines.append([name, f"{row.step:g}", str(row.steps), *shown])
@@ -110,6 +108,8 @@ class Comparison:
             below = "; < marks errors below that" if any(map(is_below, self.rows)) else ""
             error = f"error: the distance from {self.reference.name}, whose own error is about"
             told.append(f"{error} {self.reference.floor[-1]:.1e}{below}")
+        if any(row.nanoseconds is not None and row.nanoseconds < 1 for row in self.rows):
+            told.append("ns per step: of runs that save the last state alone; a map in closed form takes all steps at once")
         return told
 
     def __str__(self) -> str:
@@ -335,6 +335,11 @@ def measure_step_time(
         if largest:
             return None
         steps *= 4
+
+
+def format_nanoseconds(value: float | None) -> str:
+    """A time of a step for a table: whole nanoseconds, or two digits of few."""
+    return "-" if value is None else format(value, ".0f" if value >= 10 else ".2g")
 
 
 def seconds_per_step(

@@ -20,7 +20,7 @@ import numpy as np
 import typer
 
 from .. import papers  # its exhibits load at first use
-from ..analysis.comparison import seconds_per_step
+from ..analysis.comparison import format_nanoseconds, seconds_per_step
 from ..errors import InvalidInput, UnknownName, WriteFailure, __version__, spell
 from ..integrators import METHODS, DiscreteMoserVeselov, EulerPoincareSuslov, Integrator, RungeKutta
 from ..io.atomic import atomic_path, output_lock
@@ -722,12 +722,12 @@ def run_demo_scene(scene: DemoScene) -> tuple[dict[str, Run], list[dict[str, Any
     runs, rows = {}, []
     for integrator in (scene.geometric, RungeKutta()):
         run = simulate(scene.system, integrator, scene.state, step=scene.step, steps=scene.steps).check()
-        seconds = seconds_per_step(scene.system, integrator, scene.state, scene.step, count=TIMED_STEPS) or 0.0
+        seconds = seconds_per_step(scene.system, integrator, scene.state, scene.step, count=TIMED_STEPS)
         summary = run.summary()
         row = {"system": scene.title, "method": summary.method, "step": scene.step, "steps": scene.steps}
         figures = {"energy": summary.energy_error, "constraint": summary.constraint, "group": summary.group}
         runs[integrator.name] = run
-        rows.append(row | figures | {"nanoseconds": 1e9 * seconds})
+        rows.append(row | figures | {"nanoseconds": None if seconds is None else 1e9 * seconds})
     return runs, rows
 
 
@@ -753,7 +753,7 @@ def demo(
     for k, row in enumerate(rows):
         numbers = [shell.format_number(row[name], ".1e") for name in ("energy", "constraint", "group")]
         place = f"{row['steps']} steps of {row['step']:g}" if k % 2 else row["system"]  # two methods on each
-        lines.append((place, row["method"], *numbers, format(row["nanoseconds"], ".0f")))
+        lines.append((place, row["method"], *numbers, format_nanoseconds(row["nanoseconds"])))
     columns = ("energy error", "off the constraint", "off the group", "ns per step")
     shell.print_table("Geometric methods and Runge-Kutta with the same step", ("system", "method"), columns, lines)
     print("figures: " + ", ".join(str(path) for path in figures))
