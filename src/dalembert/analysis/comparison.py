@@ -109,7 +109,7 @@ class Comparison:
             error = f"error: the distance from {self.reference.name}, whose own error is about"
             told.append(f"{error} {self.reference.floor[-1]:.1e}{below}")
         if any(row.nanoseconds is not None and row.nanoseconds < 1 for row in self.rows):
-            told.append("ns per step: of runs that save the last state alone; a map in closed form takes all steps at once")
+            told.append("ns per step: of runs that save the last state alone; a closed form takes all steps at once")
         return told
 
     def __str__(self) -> str:
