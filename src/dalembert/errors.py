@@ -25,7 +25,7 @@ class UnknownName(InvalidInput):
     def __init__(self, kind: str, given: object, allowed: Iterable[str]):
         allowed = sorted(allowed)
         shown = str(given)[:60] + "..." * (len(str(given)) > 60)
-        near = difflib.get_close_matches(shown, allowed, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(shown, allowed, n=1, cutoff=0.6 if len(shown) > 3 else 0.5)
         hint = f" Did you mean '{near[0]}'?" if near else ""
         super().__init__(f"unknown {kind} '{shown}'.{hint} Allowed: {', '.join(allowed) or 'none at all'}.")
 

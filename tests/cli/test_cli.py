@@ -385,6 +385,12 @@ def test_a_quaternion_in_and_coordinates_out(tmp_path):
 COMMANDS = {command.name: command for command in app.registered_commands}
 
 
+def test_a_refused_study_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["convergence", str(SLEIGH), "--levels", "1"])
+    assert "levels is 1" in str(done.exception) and not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"studio", "sweep-plot"}))
 def test_every_command_has_help_with_examples_and_json(command):
     text = invoke(command, "--help").stdout

@@ -68,9 +68,17 @@ def test_obstacles_are_drawn_by_any_names_of_the_plane(name, coordinates, tmp_pa
 
 
 def test_an_obstacle_in_the_way_is_named_as_in_the_file(here):
-    done = invoke("--set", "obstacle.0.centre=[0.1, 1.0]")
+    done = invoke("--set", "obstacle.0.centre=[0.1, 1.0]", "--out", "none.nc")
+    assert done.exit_code == 1 and not Path("none.nc").exists()  # there is no plan to write
     assert "the goal itself violates the [[obstacle]] at [0.1, 1.0] of radius 0.15, by about 0.05: " in done.output
     assert "row 0" not in done.output and "path" not in done.output
+
+
+def test_a_goal_out_of_reach_is_no_wrong_input(here):
+    """The controls of the last iterate break their bounds by round-off: simulate refuses them, the command said so."""
+    done = invoke("--set", "goal.configuration={angle = 0.0, position = [200.0, 0.0]}", "--out", "none.nc")
+    assert done.exit_code == 1 and "missed by" in done.output and "controls row" not in done.output
+    assert not Path("none.nc").exists()
 
 
 def test_what_is_violated_between_two_states_is_named_as_in_the_file():

@@ -299,7 +299,7 @@ def test_a_sweep_has_names_and_units(tmp_path):
         assert data["energy_error_max"].attrs["units"] == "J"
     last = data.sel(coordinate_name="x")["final_coordinate"].transpose(*data["status"].dims)
     assert last.values.tolist() == data["final_configuration"].values[..., 0, 2].tolist()
-    with pytest.raises(da.InvalidInput, match=r"show one: final_coordinate\.heading, final_coordinate\.x"):
+    with pytest.raises(da.InvalidInput, match=r"unknown component of final_coordinate 'speed'.* heading, x, y"):
         select_variable(data, "final_coordinate.speed", "system_mass", "initial_velocity_1")
     shown = {"velocity.speed": "speed", "coordinate.x": "x", "momentum.speed": "momentum of speed", "time": "time"}
     for show, words in shown.items():

@@ -238,6 +238,28 @@ def test_a_steered_system_chooses_its_controls_itself():
         da.simulate(loop, METHOD, loop.state(xi=[0.1, 0.0]), step=0.1, steps=5, controls=np.zeros((5, 1)))
 
 
+def test_a_feedback_without_inputs_to_set_is_refused():
+    free, loop = da.System(da.Euclidean(2), _kinetic), da.with_feedback(CART, lambda t, q, v: -jnp.stack([q[0]]))
+    for system, reason in ((free, "its force does not read u"), (loop, "a feedback sets them")):
+        with pytest.raises(da.InvalidInput, match=f"a feedback sets inputs, but .* has none: {reason}"):
+            da.with_feedback(system, lambda t, q, v: jnp.zeros(1))
+
+
+def test_a_policy_at_fault_is_named():
+    for policy, words in (
+        (lambda t: jnp.zeros(1), r"called as policy\(t, g, xi\), but it takes \(t\)"),
+        (lambda t, q, v: jnp.zeros(1) if v[0] > 0 else jnp.ones(1), r"^policy\(t, g, xi\) asks whether a number"),
+    ):
+        loop = da.with_feedback(CART, policy)
+        with pytest.raises(da.InvalidInput, match=words):
+            da.simulate(loop, METHOD, loop.state(xi=[0.1, 0.0]), step=0.1, steps=5)
+
+
+def test_a_system_with_additions_shows_what_it_is():
+    loop = da.with_feedback(da.with_friction(CART, viscous=0.1), lambda t, q, v: -jnp.stack([q[0]]))
+    assert repr(loop) == f"<{repr(CART)[1:-1]}, with friction, with feedback>"
+
+
 @pytest.mark.parametrize("inputs", [-1, 1.5, "motor", ["a", "a"], [3], True, {"a": 1}])
 def test_inputs_are_numbers_names_or_inputs(inputs):
     with pytest.raises(da.InvalidInput, match=r"inputs is .*; allowed: their number"):

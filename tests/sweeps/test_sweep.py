@@ -397,7 +397,7 @@ def test_a_store_is_gone_on_with_and_guards_itself(tmp_path, capsys):
     assert first.interrupted and first.done == 12 and (seen[-1] == -1).any()
     with pytest.raises(InvalidInput, match="exists already"):
         da.sweep(config, out=path)
-    with pytest.raises(InvalidInput, match="another sweep"):
+    with pytest.raises(InvalidInput, match=r"another sweep \(its sweep\.keep\.0 is None, here 'final'\)"):
         da.sweep(with_sweep(SUSLOV, **{**section, "keep": ["final"]}), out=path, resume=True)
     chunk = path / "final_velocity" / "c" / "1" / "0" / "0"
     chunk.write_bytes(chunk.read_bytes()[:-7] + b"damaged")

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import typer
 
-from ..errors import InvalidInput, UnknownName, WriteFailure, spell
+from ..errors import InvalidInput, NumericalFailure, UnknownName, WriteFailure, spell
 from ..io.atomic import atomic_path, output_lock
 from ..io.config import (
     Job,
@@ -353,10 +353,12 @@ def plan_controls(
         except KeyboardInterrupt:  # a search that has begun keeps its best
             print("dalembert: stopped before the first iteration of the plan was done", file=sys.stderr)
             raise typer.Exit(130) from None
+        if out is not None and found.status not in ("optimal", "feasible", "interrupted"):
+            out = None  # there is no plan: its last iterate is no motion that anybody asked for
         if out is not None:
             try:
                 save_run(found.run, out, {"config": to_toml(read_value(given)), "system": job.names["system"]})
-            except WriteFailure as failure:  # what was found is still told
+            except (WriteFailure, NumericalFailure) as failure:  # what was found is still told
                 fault = failure
         if plot is not None:
             with atomic_path(plot) as temporary:

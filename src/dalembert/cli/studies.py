@@ -128,8 +128,7 @@ def convergence(
     """
     job, draw = load_job(config, settings or ()), not no_plot
     job.require_uncontrolled("a study of convergence")
-    if draw:
-        plot = shell.make_folder(Path("out")) / f"{config.stem}-convergence.png" if plot is None else plot
+    if draw and plot is not None:
         shell.require_picture(plot)
     title = f"{job.names['system']}, {levels} steps from {job.run['step']:g}"
     try:
@@ -139,7 +138,8 @@ def convergence(
         print(f"dalembert: {failure}", file=sys.stderr)
         raise typer.Exit(1) from None
     result = convergence_report(found, job)
-    if draw and plot is not None:
+    if draw:
+        plot = shell.make_folder(Path("out")) / f"{config.stem}-convergence.png" if plot is None else plot
         with atomic_path(plot) as temporary:
             plot_convergence(found, title=f"{job.system.title} with {result['method']}", path=temporary)
     if as_json:

@@ -681,7 +681,8 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
         sys.path.remove(str(path.parent))
     function: Callable[..., Any] | None = getattr(module, name, None)
     if not callable(function):
-        functions = [key for key, entry in vars(module).items() if inspect.isfunction(entry)]
+        own = {key: entry for key, entry in vars(module).items() if inspect.isfunction(entry)}
+        functions = [key for key, entry in own.items() if entry.__module__ == spec.name]  # none that it imports
         raise UnknownName(f"function of {path.name}", name, [key for key in functions if not key.startswith("_")])
     return function
 

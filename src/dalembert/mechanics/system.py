@@ -1526,11 +1526,15 @@ class Driven(MechanicalSystem):
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=("system", "force"), meta_fields=())
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Forced(Driven):
     """A system on which one more force `force(t, g, xi)` (n,) acts; `with_force` makes it."""
 
     force: Force
+
+    def __repr__(self) -> str:
+        added = "friction" if isinstance(self.force, Friction) else "a force"
+        return f"<{str(self.system).strip('<>')}, with {added}>"
 
     def F(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> Covector:
         added = own_value("force(t, g, xi)", self.force, t, g, xi)
@@ -1538,15 +1542,18 @@ class Forced(Driven):
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=("system", "policy"), meta_fields=())
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Steered(Driven):
     """A closed loop: a system whose controls are u = `policy(t, g, xi)`; `with_feedback` makes it."""
 
     policy: Force
     inputs = ()  # the policy gives them all
 
+    def __repr__(self) -> str:
+        return f"<{str(self.system).strip('<>')}, with feedback>"
+
     def F(self, t: Scalar, g: Element, xi: Velocity, u: Controls) -> Covector:
-        return self.system.F(t, g, xi, self.policy(t, g, xi))
+        return self.system.F(t, g, xi, own_value("policy(t, g, xi)", self.policy, t, g, xi))
 
 
 def with_force(system: MechanicalSystem, force: Force) -> Forced:
@@ -1560,9 +1567,14 @@ def with_force(system: MechanicalSystem, force: Force) -> Forced:
 def with_feedback(system: MechanicalSystem, policy: Force) -> Steered:
     """Close the loop: make the inputs of a system a function u = `policy(t, g, xi)` of its state.
 
-    The policy is a function in JAX, or a pytree with `__call__`, whose leaves gradients reach.
+    The policy is a function in JAX, or a pytree with `__call__`, whose leaves gradients reach. The bounds of the inputs
+    do not bind it: cut off what it gives (`jnp.clip`).
     """
-    return Steered(system, _pytree("policy", system, policy))
+    made = Steered(system, _pytree("policy", system, policy))
+    if system.inputs is not None and not system.inputs:
+        reason = "a feedback sets them" if feedback(system) else "its force does not read u, as far as tracing shows"
+        raise InvalidInput(f"a feedback sets inputs, but {system} has none: {reason}")
+    return made
 
 
 def feedback(system: MechanicalSystem) -> Steered | None:

@@ -379,7 +379,10 @@ class Plan:
         if self.kinematic:
             raise InvalidInput("a kinematic plan has velocities as its controls, and no run: see plan.states")
         options: Any = {"step": self.step, "steps": len(self.controls), "controls": self.controls}
-        made = simulate(self.system, self.method, part_of(self.states, 0), **options)
+        try:
+            made = simulate(self.system, self.method, part_of(self.states, 0), **options)
+        except InvalidInput as fault:  # the controls of a search that failed may break their bounds
+            raise NumericalFailure(f"this plan is {self.status} and no run: {fault}") from fault
         if made.status == "failed":
             self.check()
         return made

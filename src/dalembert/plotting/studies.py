@@ -466,6 +466,8 @@ def _variable(data: xarray.Dataset, show: str) -> xarray.DataArray:
         raise UnknownName("variable of the sweep", name, known)
     array = data[name]
     inner = array.dims[len(dims) :]
+    if places == ["-1"] and labels is not None and inner == labels.dims:
+        raise UnknownName(f"component of {name}", show.partition(".")[2], map(str, labels.values))
     fits = [place.isdigit() and int(place) < array.sizes[dim] for place, dim in zip(places, inner, strict=False)]
     if len(places) != len(inner) or not all(fits):
         sizes = [array.sizes[dim] for dim in inner] or "no"

@@ -219,7 +219,9 @@ def _require_bounds(held: Any, inputs: tuple[Input, ...]) -> None:
             place = tuple(map(int, np.argwhere(~to_host(inside))[0]))
             where = f"row {place[-1]}" if len(place) == 1 else f"of member {place[0]}, row {place[1]}"
             allowed = f"a number from {each.low:g} to {each.high:g}"
-            raise InvalidInput(f"controls {where}: {each.name} is {float(column[place]):g}; allowed: {allowed}")
+            given = f"{float(column[place]):g}"
+            given = repr(float(column[place])) if given in (f"{each.low:g}", f"{each.high:g}") else given
+            raise InvalidInput(f"controls {where}: {each.name} is {given}; allowed: {allowed}")
 
 
 def _reals(leaf: Any) -> Any:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jax.tree_util import keystr, tree_leaves_with_path
 
 from ..analysis.branches import largest_step
 from ..errors import InvalidInput, WriteFailure, require_name, stamp_origin
@@ -425,9 +426,19 @@ def open_store(path: Path, members: SweepMembers, resume: bool) -> Iterator[Zarr
             if not resume:
                 raise InvalidInput(f"{path} exists already: go on with it by --resume, or give another --out")
             saved, now = _stored_plan(path), json.loads(members.plan.description)
-            differ = [key for key in now if saved.get(key) != now[key]]
-            if differ:
-                told = "; ".join(f"{key}: {saved.get(key)} was saved, {now[key]} is asked" for key in differ)
+            if any(saved.get(key) != now[key] for key in now):
+                theirs, mine = (
+                    {
+                        keystr(at, simple=True, separator="."): leaf
+                        for at, leaf in tree_leaves_with_path(each, is_leaf=lambda part: not part)
+                    }
+                    for each in ({key: saved.get(key) for key in now}, now)
+                )
+                told = "; ".join(
+                    f"its {key.removeprefix('config.')} is {theirs.get(key)!r}, here {mine.get(key)!r}"
+                    for key in sorted(theirs | mine)
+                    if theirs.get(key) != mine.get(key)
+                )
                 raise InvalidInput(f"{path} holds another sweep ({told}): give another --out")
             for torn in path.rglob("*.partial"):
                 torn.unlink(missing_ok=True)
