@@ -37,7 +37,7 @@ PICTURES = (".png", ".gif")
 
 def tutorials(folder: Path) -> None:
     """Run every tutorial and keep the pictures that it draws; each is a notebook too."""
-    _blocks.write_notebooks(folder)
+    _blocks.write_notebooks(folder, published=True)
     for page in sorted((HERE / "tutorials").glob("*.md")):
         with tempfile.TemporaryDirectory() as place:
             _blocks.run(page, Path(place))
