@@ -63,7 +63,9 @@ SELECTED = {
 }
 """The notebooks in the repository (`make notebooks` writes them) and the pages that they are made from."""
 FILE, TYPED = "%%writefile ", "!"  # how a cell of a notebook is saved as a file, and typed into the command line
-SCRIPTS = """import os, sysconfig                                     # where `dalembert` is, also if no environment is active
+SCRIPTS = """import os, sysconfig
+
+# where `dalembert` is, also if its environment is not active
 os.environ["PATH"] = sysconfig.get_path("scripts") + os.pathsep + os.environ["PATH"]"""
 PAGE_LINK = re.compile(r"(?<=\]\()([\w./-]+)\.md(?=[)#])")
 

@@ -109,7 +109,8 @@ def test_notebooks_have_the_text_and_the_programs_of_their_pages(tmp_path):
             assert (tmp_path / link.partition("#")[0]).resolve().is_file(), f"{page.name}: {link}"
         text, written = (_blocks.PAGE_LINK.sub(lambda found: Path(found[1]).name, each) for each in (text, written))
         drawn = [block.text.rstrip().splitlines()[-1] for block in _blocks.blocks(page) if block.language == "python"]
-        shown = lambda found: "" if any(f'plot("{found[1]}"' in each or each == "figure" for each in drawn) else found[0]
+        shows = lambda name: any(f'plot("{name}"' in line or line == "figure" for line in drawn)
+        shown = lambda found: "" if shows(found[1]) else found[0]
         assert "".join(text.split()) == "".join(_blocks.IMAGE.sub(shown, written).split())
         running = [block for block in _blocks.blocks(page) if does_run(block.language, block.title)]
         assert [what_runs(block) for block in _blocks.cells(made[page.stem])] == [what_runs(block) for block in running]
