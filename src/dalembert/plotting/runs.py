@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 MAX_SPHERE_STATES = 300  # of a run whose trace is drawn on the sphere
 LEAST_TRACE = 0.3  # a trace on the unit sphere that is smaller would be a dot: velocities are drawn instead
+LEAST_PATH = 0.01  # a path of a body on a plane that is shorter, in metres, says nothing, as that of a rattleback
 LEAST_PANEL = 2.2  # the least width of a panel beside others, in inches
 MAX_HEIGHT, LEAST_HEIGHT = 9.0, 2.1  # inches: what a page has room for, and the least height of a panel of a run there
 LONG = 2.5  # a path that is so much longer than wide is not drawn in a square
@@ -71,11 +72,15 @@ def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
     if isinstance(system, MechanismSystem) and any(name.startswith("speed") for name in system.rate_names):
         _draw_path(figure.add_subplot(cell), system, runs)
         return
-    if picture == "attitude" and max(np.ptp(part[..., 2], axis=0).max() for part in first.values()) > LEAST_TRACE:
+    placed = [(each.picture, each.dim) for each in system.group.factors[1:]] == [("point", 2)]
+    rolls = picture == "attitude" and placed and system.axes()[-1].velocity == "m s-1"
+    rolls = rolls and max(np.ptp(run.g[1], axis=0).max() for run in runs.values()) > LEAST_PATH
+    spans = [np.ptp(part[..., 2], axis=0).max() for part in first.values() if picture == "attitude"]
+    if not rolls and max(spans, default=0.0) > LEAST_TRACE:
         axes = _draw_on_sphere(figure, cell, {label: part[:MAX_SPHERE_STATES, :, 2] for label, part in first.items()})
         axes.set_title("The body's third axis in space")
         return
-    if picture != "plane":
+    if picture != "plane" and not rolls:
         vector = next(iter(first.values())).ndim <= 2
         columns = {label: (part if vector else np.asarray(runs[label].xi)).T for label, part in first.items()}
         own_names = system.coordinate_names or [f"q{k + 1}" for k in range(len(next(iter(columns.values()))))]
@@ -85,11 +90,13 @@ def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
         return
     axes = figure.add_subplot(cell)
     for (label, part), own, dash in zip(first.items(), cycle(COLOURS), cycle(DASHES), strict=False):
-        axes.plot(part[:, 0, 2], part[:, 1, 2], linestyle=dash, color=own, label=label)
-    looks = _draw_vehicles(axes, next(iter(runs.values())), COLOURS[0])
+        places = np.asarray(runs[label].g[1]) if rolls else part[:, :2, 2]
+        axes.plot(*places.T, linestyle=dash, color=own, label=label)
+    looks = "" if rolls else _draw_vehicles(axes, next(iter(runs.values())), COLOURS[0])
     _keep_scale(axes)
-    names = system.coordinate_names[1:3] if system.coordinate_names[2:] else ("x", "y")
-    axes.set(title=f"Path of the contact point,\n{looks}", xlabel=f"{names[0]}, m", ylabel=f"{names[1]}, m")
+    names = system.coordinate_names[1:3] if system.coordinate_names[2:] and not rolls else ("x", "y")
+    words = "Path of the body from above" if rolls else f"Path of the contact point,\n{looks}"
+    axes.set(title=words, xlabel=f"{names[0]}, m", ylabel=f"{names[1]}, m")
     if len(runs) > 1:
         legend_below(axes)
 
@@ -868,6 +875,8 @@ def draw_named_points(axes: Axes, points: Sequence[tuple[float, float, str, str]
         axes.plot([x], [y], "o", color=colour, markersize=5)
     for height in floor:  # the axes reach as far as the line that will be there
         axes.update_datalim([(shown[0][0], height)])
+    for x, y, _, _ in shown:  # and so far that times that are nearly equal look so
+        axes.update_datalim([(0.6 * x, y), (1.7 * x, y)])
     axes.margins(x=0.25, y=0.15)
     label_decades(axes)
     name_points(axes, shown, [(x, height) for height in floor for x in np.geomspace(*axes.get_xlim(), 100)])
