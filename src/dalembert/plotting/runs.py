@@ -68,19 +68,23 @@ def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
     """Draw motions as their group shows them best: a path with the vehicle, a trace on the sphere, or numbers."""
     first = {label: np.asarray(jax.tree.leaves(run.g)[0]) for label, run in runs.items()}
     system = without_forces(next(iter(runs.values())).system)
-    picture = system.group.factors[0].picture
+    pictures, names = [factor.picture for factor in system.group.factors], system.coordinate_names[-2:] or ("x", "y")
+    on_plane = pictures == ["attitude", "point"] and [each.velocity for each in system.axes()[3:]] == ["m s-1"] * 2
     if isinstance(system, MechanismSystem) and any(name.startswith("speed") for name in system.rate_names):
-        _draw_path(figure.add_subplot(cell), system, runs)
-        return
-    placed = [(each.picture, each.dim) for each in system.group.factors[1:]] == [("point", 2)]
-    rolls = picture == "attitude" and placed and system.axes()[-1].velocity == "m s-1"
-    rolls = rolls and max(np.ptp(run.g[1], axis=0).max() for run in runs.values()) > LEAST_PATH
-    spans = [np.ptp(part[..., 2], axis=0).max() for part in first.values() if picture == "attitude"]
-    if not rolls and max(spans, default=0.0) > LEAST_TRACE:
+        body = next(k for k, joint in enumerate(system.parts.joints) if joint.kind in ("free", "planar"))
+        words, names = f"Path of the {system.parts.bodies[body]} from above,\n", system.parts.joints[body].names[:2]
+        found = [system.coordinates(run.g) for run in runs.values()]
+        paths: list[Any] = [[each[name] for name in names] for each in found]
+    elif pictures[0] == "plane":
+        words, paths = "Path of the contact point,\n", [part[:, :2, 2].T for part in first.values()]
+        names = system.coordinate_names[1:3] if system.coordinate_names[2:] else ("x", "y")
+    elif on_plane and max(np.ptp(run.g[1], axis=0).max() for run in runs.values()) > LEAST_PATH:
+        words, paths = "Path of the body from above", [np.asarray(run.g[1]).T for run in runs.values()]
+    elif pictures[0] == "attitude" and max(np.ptp(each[..., 2], axis=0).max() for each in first.values()) > LEAST_TRACE:
         axes = _draw_on_sphere(figure, cell, {label: part[:MAX_SPHERE_STATES, :, 2] for label, part in first.items()})
         axes.set_title("The body's third axis in space")
         return
-    if picture != "plane" and not rolls:
+    else:
         vector = next(iter(first.values())).ndim <= 2
         columns = {label: (part if vector else np.asarray(runs[label].xi)).T for label, part in first.items()}
         own_names = system.coordinate_names or [f"q{k + 1}" for k in range(len(next(iter(columns.values()))))]
@@ -89,29 +93,11 @@ def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
         draw_by_units(figure, cell, "Coordinates" if vector else "Velocity", values, system.units)
         return
     axes = figure.add_subplot(cell)
-    for (label, part), own, dash in zip(first.items(), cycle(COLOURS), cycle(DASHES), strict=False):
-        places = np.asarray(runs[label].g[1]) if rolls else part[:, :2, 2]
-        axes.plot(*places.T, linestyle=dash, color=own, label=label)
-    looks = "" if rolls else _draw_vehicles(axes, next(iter(runs.values())), COLOURS[0])
+    for label, path, own, dash in zip(runs, paths, cycle(COLOURS), cycle(DASHES), strict=False):
+        axes.plot(*path, linestyle=dash, color=own, label=label)
+    words += _draw_vehicles(axes, next(iter(runs.values())), COLOURS[0]) if words.endswith("\n") else ""
     _keep_scale(axes)
-    names = system.coordinate_names[1:3] if system.coordinate_names[2:] and not rolls else ("x", "y")
-    words = "Path of the body from above" if rolls else f"Path of the contact point,\n{looks}"
     axes.set(title=words, xlabel=f"{names[0]}, m", ylabel=f"{names[1]}, m")
-    if len(runs) > 1:
-        legend_below(axes)
-
-
-def _draw_path(axes: Axes, system: MechanismSystem, runs: Mapping[str, Run]) -> None:
-    """The path of a mechanism, seen from above."""
-    body = next(k for k, joint in enumerate(system.parts.joints) if joint.kind in ("free", "planar"))
-    x, y = system.parts.joints[body].names[:2]
-    for (label, run), colour, dash in zip(runs.items(), cycle(COLOURS), cycle(DASHES), strict=False):
-        found = system.coordinates(run.g)
-        axes.plot(found[x], found[y], linestyle=dash, color=colour, label=label)
-    looks = _draw_vehicles(axes, next(iter(runs.values())), COLOURS[0])
-    _keep_scale(axes)
-    words = f"Path of the {system.parts.bodies[body]} from above,\n{looks}"
-    axes.set(title=words, xlabel=f"{x}, m", ylabel=f"{y}, m")
     if len(runs) > 1:
         legend_below(axes)
 
