@@ -253,8 +253,7 @@ def sweep_plot(
         plot_sweep(picture, log=log, curve=curve, path=temporary)
     print(f"picture: {out}")
     if show == "status" and not picture.array.any():
-        dims = {*picture.data["status"].dims}
-        more = sorted(str(name) for name in picture.data if {*picture.data[name].dims} >= dims and name != "status")
+        more = sorted({str(key) for key, each in picture.data.items() if {*each.dims} >= {*picture.array.dims}} - {show})
         print(f"dalembert: every run ended well; --show draws one of {', '.join(more)}", file=sys.stderr)
 
 
