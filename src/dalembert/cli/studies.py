@@ -253,7 +253,8 @@ def sweep_plot(
         plot_sweep(picture, log=log, curve=curve, path=temporary)
     print(f"picture: {out}")
     if show == "status" and not picture.array.any():
-        more = sorted({str(key) for key, each in picture.data.items() if {*each.dims} >= {*picture.array.dims}} - {show})
+        dims = {*picture.array.dims}
+        more = sorted({str(key) for key, each in picture.data.items() if {*each.dims} >= dims} - {show})
         print(f"dalembert: every run ended well; --show draws one of {', '.join(more)}", file=sys.stderr)
 
 

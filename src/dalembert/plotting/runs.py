@@ -53,8 +53,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 MAX_SPHERE_STATES = 300  # of a run whose trace is drawn on the sphere
-LEAST_TRACE = 0.3  # a trace on the unit sphere that is smaller would be a dot: velocities are drawn instead
-LEAST_PATH = 0.01  # a path of a body on a plane that is shorter, in metres, says nothing, as that of a rattleback
+LEAST_TRACE, LEAST_PATH = 0.3, 0.01  # a smaller trace on the sphere, or path in metres, is a dot: velocities tell more
 LEAST_PANEL = 2.2  # the least width of a panel beside others, in inches
 MAX_HEIGHT, LEAST_HEIGHT = 9.0, 2.1  # inches: what a page has room for, and the least height of a panel of a run there
 LONG = 2.5  # a path that is so much longer than wide is not drawn in a square
