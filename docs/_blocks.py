@@ -63,6 +63,11 @@ SELECTED = {
 }
 """The notebooks in the repository (`make notebooks` writes them) and the pages that they are made from."""
 FILE, TYPED = "%%writefile ", "!"  # how a cell of a notebook is saved as a file, and typed into the command line
+SCRIPTS = """import os, sysconfig
+
+# where `dalembert` is, also if its environment is not active
+os.environ["PATH"] = sysconfig.get_path("scripts") + os.pathsep + os.environ["PATH"]"""
+PAGE_LINK = re.compile(r"(?<=\]\()([\w./-]+)\.md(?=[)#])")
 
 
 def example(name: str) -> str:
@@ -100,9 +105,14 @@ def meaning(key: str, argument: str) -> str | None:
     )
 
 
-def notebook(page: Path) -> str:
-    """The page as a Jupyter notebook, in JSON: text in cells of Markdown, blocks that run in cells of code."""
+def notebook(page: Path, folder: Path = NOTEBOOKS, published: bool = False) -> str:
+    """The page as a Jupyter notebook, in JSON: text in cells of Markdown, blocks that run in cells of code.
+
+    Links lead from `folder` to the pages; if published, it lies beside its page on the site.
+    """
+    there = lambda found: os.path.relpath(page.parent / f"{found[1]}.md", folder).replace(os.sep, "/")
     text, cells, end = page.read_text(encoding="utf-8"), [], 0
+    text = PAGE_LINK.sub(r"\1.html" if published else there, text)
     for found in FENCE.finditer(text):
         language, title, code = found[1], found[2], found[3].rstrip("\n")
         if title:
@@ -111,7 +121,10 @@ def notebook(page: Path) -> str:
             code = "\n".join(TYPED + line for line in code.splitlines() if line.startswith("dalembert "))
         elif language != "python":
             continue
-        cells += [("markdown", _without_drawn(text[end : found.start()], cells)), ("code", code)]
+        cells.append(("markdown", _without_drawn(text[end : found.start()], cells)))
+        if code.startswith(TYPED) and ("code", SCRIPTS) not in cells:
+            cells.append(("code", SCRIPTS))
+        cells.append(("code", code))
         end = found.end()
     cells.append(("markdown", _without_drawn(text[end:], cells)))
     more = {"markdown": {}, "code": {"execution_count": None, "outputs": []}}
@@ -125,17 +138,18 @@ def notebook(page: Path) -> str:
 
 
 def _without_drawn(text: str, before: list[tuple[str, str]]) -> str:
-    """Text without the pictures that the cell before it shows: its last line draws them."""
+    """Text without the pictures that the cell before it shows: its last line draws them, or is the figure."""
     drawn = before[-1][1].splitlines()[-1] if before else ""
-    return IMAGE.sub(lambda found: "" if f'plot("{found[1]}"' in drawn else found[0], text).strip("\n")
+    shown = lambda name: drawn == "figure" or f'plot("{name}"' in drawn
+    return IMAGE.sub(lambda found: "" if shown(found[1]) else found[0], text).strip("\n")
 
 
-def write_notebooks(folder: Path) -> list[Path]:
+def write_notebooks(folder: Path, published: bool = False) -> list[Path]:
     """The notebooks of all tutorials, in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     made = [folder / f"{page.stem}.ipynb" for page in sorted(TUTORIALS.glob("[!i]*.md"))]
     for path in made:
-        path.write_text(notebook(TUTORIALS / f"{path.stem}.md"), encoding="utf-8")
+        path.write_text(notebook(TUTORIALS / f"{path.stem}.md", folder, published), encoding="utf-8")
     return made
 
 
@@ -152,7 +166,7 @@ def cells(file: Path) -> list[Block]:
     found = []
     for k, cell in enumerate(json.loads(file.read_text(encoding="utf-8"))["cells"]):
         source, place = "".join(cell["source"]), f"{file.name}, cell {k}"
-        if cell["cell_type"] == "markdown":
+        if cell["cell_type"] == "markdown" or source == SCRIPTS:
             continue
         if source.startswith(FILE):
             title, _, text = source.removeprefix(FILE).partition("\n")

@@ -105,8 +105,12 @@ def test_notebooks_have_the_text_and_the_programs_of_their_pages(tmp_path):
         assert notebook["nbformat"] == 4 and len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
         text = "".join(cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "markdown")
         written = _blocks.FENCE.sub(lambda found: "" if does_run(found[1], found[2]) else found[0], page.read_text())
+        for link in filter(lambda each: each.partition("#")[0].endswith(".md"), LINK.findall(text)):
+            assert (tmp_path / link.partition("#")[0]).resolve().is_file(), f"{page.name}: {link}"
+        text, written = (_blocks.PAGE_LINK.sub(lambda found: Path(found[1]).name, each) for each in (text, written))
         drawn = [block.text.rstrip().splitlines()[-1] for block in _blocks.blocks(page) if block.language == "python"]
-        shown = lambda found: "" if any(f'plot("{found[1]}"' in line for line in drawn) else found[0]
+        shows = lambda name: any(f'plot("{name}"' in line or line == "figure" for line in drawn)
+        shown = lambda found: "" if shows(found[1]) else found[0]
         assert "".join(text.split()) == "".join(_blocks.IMAGE.sub(shown, written).split())
         running = [block for block in _blocks.blocks(page) if does_run(block.language, block.title)]
         assert [what_runs(block) for block in _blocks.cells(made[page.stem])] == [what_runs(block) for block in running]

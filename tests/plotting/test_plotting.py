@@ -500,3 +500,22 @@ def test_errors_of_a_comparison_have_the_units_that_the_system_says(make, units)
     assert residual == r"$\|A\xi - b\|$" + tails[1] and group == (
         r"$\mathrm{dist}(g, G)$" if str(system.group).startswith("R") else r"$\|R^{\!\top} R - 1\|$"
     )
+
+
+@pytest.mark.parametrize("name", ["rolling-disk", "chaplygin-sphere"])
+def test_what_rolls_on_a_plane_is_shown_by_its_path(name):
+    model = da.models.MODELS[name]
+    system = model.make(model.example)
+    velocity = system.project(system.group.identity(), [0.9, 0.5, 0.7, 2.0, -0.9])
+    run = da.simulate(system, da.RungeKutta(), system.state(xi=velocity), step=0.01, steps=20).check()
+    axes = run.plot().axes[0]
+    assert axes.get_title(loc="left").startswith("Path of the body from above")
+    assert np.array_equal(axes.lines[0].get_xydata(), run.g[1]) and np.ptp(run.g[1], axis=0).max() > 0.01
+    assert axes.get_xlabel().replace("$", "") == "x, m"
+
+
+def test_times_that_are_nearly_equal_are_drawn_near_each_other():
+    _, axes = plotting.sheet()
+    runs.draw_named_points(axes, [(100.0, 1e-3, "one", "C0"), (101.0, 1e-6, "other", "C1")])
+    low, high = axes.get_xlim()
+    assert high / low > 2.5

@@ -443,6 +443,9 @@ def test_the_command(tmp_path, capsys):
     summary = json.loads(printed.out)
     assert summary["done"] == 4 and summary["failed"] == 0 and summary["shape"] == {"system_epsilon": 4}
     assert "4/4 members" in printed.err and "s left" in printed.err
+    app(["sweep-plot", str(tmp_path / "a.zarr"), "--out", str(tmp_path / "a.png")], standalone_mode=False)
+    told = capsys.readouterr().err  # a picture of one colour
+    assert "every run ended well; --show draws one of" in told and "work" in told and "energy_error_max" in told
     assert np.allclose(xarray.open_zarr(tmp_path / "a.zarr", consolidated=False).work, 0.5)
 
 

@@ -163,6 +163,8 @@ class Linearisation:
             lines.append("and 0, to steady motions of other energies")
         return "\n".join(lines)
 
+    __repr__ = __str__
+
 
 @dataclass(frozen=True)
 class LinearisedMotion:

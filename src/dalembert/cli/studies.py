@@ -252,6 +252,10 @@ def sweep_plot(
     with atomic_path(out) as temporary:
         plot_sweep(picture, log=log, curve=curve, path=temporary)
     print(f"picture: {out}")
+    if show == "status" and not picture.array.any():
+        dims = {*picture.array.dims}
+        more = sorted({str(key) for key, each in picture.data.items() if {*each.dims} >= dims} - {show})
+        print(f"dalembert: every run ended well; --show draws one of {', '.join(more)}", file=sys.stderr)
 
 
 def _progress_lines(title: str) -> SweepProgress:

@@ -304,9 +304,8 @@ class KineticSplitting(_Splitting):
     def require(self, system: MechanicalSystem, state: State, h: Scalar) -> None:
         properties.require_invariant(self, system)
         if not system.group.is_rotation_group(3) or system.constraints:
-            raise InvalidInput(
-                f"{self.name} is for free bodies on SO(3); given: {system.group}, {system.constraints} constraints"
-            )
+            given = f"{system.group}{', with constraints' * bool(system.constraints)}"
+            raise InvalidInput(f"{self.name} is for free bodies on SO(3); given: {given}")
         super().require(system, state, h)
 
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 MAX_SPHERE_STATES = 300  # of a run whose trace is drawn on the sphere
-LEAST_TRACE = 0.3  # a trace on the unit sphere that is smaller would be a dot: velocities are drawn instead
+LEAST_TRACE, LEAST_PATH = 0.3, 0.01  # a smaller trace on the sphere, or path in metres, is a dot: velocities tell more
 LEAST_PANEL = 2.2  # the least width of a panel beside others, in inches
 MAX_HEIGHT, LEAST_HEIGHT = 9.0, 2.1  # inches: what a page has room for, and the least height of a panel of a run there
 LONG = 2.5  # a path that is so much longer than wide is not drawn in a square
@@ -67,15 +67,23 @@ def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
     """Draw motions as their group shows them best: a path with the vehicle, a trace on the sphere, or numbers."""
     first = {label: np.asarray(jax.tree.leaves(run.g)[0]) for label, run in runs.items()}
     system = without_forces(next(iter(runs.values())).system)
-    picture = system.group.factors[0].picture
+    pictures, names = [factor.picture for factor in system.group.factors], system.coordinate_names[-2:] or ("x", "y")
+    on_plane = pictures == ["attitude", "point"] and [each.velocity for each in system.axes()[3:]] == ["m s-1"] * 2
     if isinstance(system, MechanismSystem) and any(name.startswith("speed") for name in system.rate_names):
-        _draw_path(figure.add_subplot(cell), system, runs)
-        return
-    if picture == "attitude" and max(np.ptp(part[..., 2], axis=0).max() for part in first.values()) > LEAST_TRACE:
+        body = next(k for k, joint in enumerate(system.parts.joints) if joint.kind in ("free", "planar"))
+        words, names = f"Path of the {system.parts.bodies[body]} from above,\n", system.parts.joints[body].names[:2]
+        found = [system.coordinates(run.g) for run in runs.values()]
+        paths: list[Any] = [[each[name] for name in names] for each in found]
+    elif pictures[0] == "plane":
+        words, paths = "Path of the contact point,\n", [part[:, :2, 2].T for part in first.values()]
+        names = system.coordinate_names[1:3] if system.coordinate_names[2:] else ("x", "y")
+    elif on_plane and max(np.ptp(run.g[1], axis=0).max() for run in runs.values()) > LEAST_PATH:
+        words, paths = "Path of the body from above", [np.asarray(run.g[1]).T for run in runs.values()]
+    elif pictures[0] == "attitude" and max(np.ptp(each[..., 2], axis=0).max() for each in first.values()) > LEAST_TRACE:
         axes = _draw_on_sphere(figure, cell, {label: part[:MAX_SPHERE_STATES, :, 2] for label, part in first.items()})
         axes.set_title("The body's third axis in space")
         return
-    if picture != "plane":
+    else:
         vector = next(iter(first.values())).ndim <= 2
         columns = {label: (part if vector else np.asarray(runs[label].xi)).T for label, part in first.items()}
         own_names = system.coordinate_names or [f"q{k + 1}" for k in range(len(next(iter(columns.values()))))]
@@ -84,27 +92,11 @@ def draw_motion(figure: Figure, cell: Any, runs: Mapping[str, Run]) -> None:
         draw_by_units(figure, cell, "Coordinates" if vector else "Velocity", values, system.units)
         return
     axes = figure.add_subplot(cell)
-    for (label, part), own, dash in zip(first.items(), cycle(COLOURS), cycle(DASHES), strict=False):
-        axes.plot(part[:, 0, 2], part[:, 1, 2], linestyle=dash, color=own, label=label)
-    looks = _draw_vehicles(axes, next(iter(runs.values())), COLOURS[0])
+    for label, path, own, dash in zip(runs, paths, cycle(COLOURS), cycle(DASHES), strict=False):
+        axes.plot(*path, linestyle=dash, color=own, label=label)
+    words += _draw_vehicles(axes, next(iter(runs.values())), COLOURS[0]) if words.endswith("\n") else ""
     _keep_scale(axes)
-    names = system.coordinate_names[1:3] if system.coordinate_names[2:] else ("x", "y")
-    axes.set(title=f"Path of the contact point,\n{looks}", xlabel=f"{names[0]}, m", ylabel=f"{names[1]}, m")
-    if len(runs) > 1:
-        legend_below(axes)
-
-
-def _draw_path(axes: Axes, system: MechanismSystem, runs: Mapping[str, Run]) -> None:
-    """The path of a mechanism, seen from above."""
-    body = next(k for k, joint in enumerate(system.parts.joints) if joint.kind in ("free", "planar"))
-    x, y = system.parts.joints[body].names[:2]
-    for (label, run), colour, dash in zip(runs.items(), cycle(COLOURS), cycle(DASHES), strict=False):
-        found = system.coordinates(run.g)
-        axes.plot(found[x], found[y], linestyle=dash, color=colour, label=label)
-    looks = _draw_vehicles(axes, next(iter(runs.values())), COLOURS[0])
-    _keep_scale(axes)
-    words = f"Path of the {system.parts.bodies[body]} from above,\n{looks}"
-    axes.set(title=words, xlabel=f"{x}, m", ylabel=f"{y}, m")
+    axes.set(title=words, xlabel=f"{names[0]}, m", ylabel=f"{names[1]}, m")
     if len(runs) > 1:
         legend_below(axes)
 
@@ -868,6 +860,8 @@ def draw_named_points(axes: Axes, points: Sequence[tuple[float, float, str, str]
         axes.plot([x], [y], "o", color=colour, markersize=5)
     for height in floor:  # the axes reach as far as the line that will be there
         axes.update_datalim([(shown[0][0], height)])
+    for x, y, _, _ in shown:  # and so far that times that are nearly equal look so
+        axes.update_datalim([(0.6 * x, y), (1.7 * x, y)])
     axes.margins(x=0.25, y=0.15)
     label_decades(axes)
     name_points(axes, shown, [(x, height) for height in floor for x in np.geomspace(*axes.get_xlim(), 100)])

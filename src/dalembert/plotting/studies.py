@@ -400,6 +400,7 @@ def sweep_words(data: xarray.Dataset, name: str) -> tuple[str, str]:
         k = _place(labels, places[0])
         of = f"{kind} of " if kind == "momentum" else ""
         return f"{name.removesuffix(kind).replace('_', ' ')}{of}{labels.values[k]}", data[f"{kind}_unit"].values[k]
+    places = places if name not in data or data[name].shape[-1:] != (1,) else []  # the only angle needs no number
     return " ".join([words, *places]).replace(" error max", " error, largest").replace(" max", ", largest"), unit
 
 
