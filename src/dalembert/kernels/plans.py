@@ -812,7 +812,7 @@ class Shelf:
     def first(self, name: str, lanes: int, leaf: int = 0) -> Numbers:
         """Numbers (lanes, ...) of one leaf of a tree in the first row, on the host."""
         part = self.leaves(name)[leaf][..., 0, :lanes]
-        return np.moveaxis(part if self.xp is np else part.get(), -1, 0)
+        return (part if self.xp is np else part.get()).transpose(part.ndim - 1, *range(part.ndim - 1))  # type: ignore[no-any-return]
 
     def write(self, name: str, tree: Any) -> None:
         """Put in a tree of arrays (lanes, rows, ...); the lanes that fill up a vector have the numbers of the last."""

@@ -35,6 +35,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -77,7 +78,7 @@ MAX_WRITTEN, MAX_EXACT = 8_000, 580_000  # operations of a step, roughly: its se
 FARTHER = 10.0  # times what was not met lately: a step that the filter takes may miss so much
 LOCAL = 1e-4  # residual of first order below which a step is taken that lowers it
 MEMORY = 4  # merits that an accepted step may fall back to: steps along a curved constraint first raise the merit
-SIDE_BY_SIDE = 16  # problems that a processor solves at once
+LEAST_LANES, SIDE_BY_SIDE = 16, 64  # problems that a thread of a processor solves at once
 MORE_LANES = 8  # up to so many problems at once are compiled without effort at first
 KNOWN_BARRIER, BROKEN = 1e-4, 1e-2  # where multipliers are known, unless a constraint is broken by more
 WORTH = 5e-5  # seconds of work for each operation of a program that make its compilation with all effort worth it
@@ -775,12 +776,16 @@ class Machine:
 
 
 class Solver:
-    """Newton's iteration on problems of one kind; d_0 = free @ y with any y."""
+    """Newton's iteration on problems of one kind; d_0 = free @ y with any y.
 
-    def __init__(self, problem: Any, consts: Any, target: Any, free: Numbers, options: Options, note: Any = None,
+    Problems begin at (x, u, target): nodes x (B, N + 1, ...), controls u (B, N, ...), and what their ends need.
+    """
+
+    def __init__(self, problem: Any, consts: Any, free: Numbers, options: Options, note: Any = None,
                  backend: str = "llvm"):  # fmt: skip
-        self.problem, self.consts, self.target, self.free = problem, consts, target, free
+        self.problem, self.consts, self.free = problem, consts, free
         self.options, self.note, self.backend, self.stopped = options, note, backend, False
+        self.moving = Lock()  # threads that move numbers by NumPy would fight for Python at every move
 
     def machine(self, x: Any, u: Numbers, target: Any, made: Machine | None = None) -> Machine:
         """The loops for iterates of these shapes, with the first one put in; `made` has run such ones before."""
@@ -790,24 +795,27 @@ class Solver:
         made.begin(x, u, target)
         return made
 
-    def judge(self, x: Any, u: Numbers, known: Multipliers) -> Solution:
+    def judge(self, given: Any, known: Multipliers) -> Solution:
         """What an iterate with its multipliers is worth."""
-        at = self.machine(x, u, self.target)  # it evaluates what is held
+        at = self.machine(*given)  # it evaluates what is held
         at.put_in(known, 0.0, 1.0)
         at.score()
-        found = self._read(at, at.room(len(u))).named()
+        found = self._read(at, at.room(at.kind.lanes)).named()
         give_machine(at)
         return found
 
-    def solve(self, x: Any, u: Numbers, known: Multipliers | None = None) -> Solution:
-        """Solve from the nodes x (B, N + 1, ...) and the controls u (B, N, ...); of one problem, from multipliers."""
-        given, count = (x, u, self.target), -(-len(u) // SIDE_BY_SIDE)
-        if self.backend == "cuda" or count == 1:
-            return self._solve(given, known)
-        size = -(-len(u) // count)  # few enough at once that their numbers stay near the processor
-        rest = iter([*range(0, len(u) - size, size), len(u) - size])  # the last may begin within the one before it
-        first = self.machine(*part_of(given, slice(size)))
-        found, done = first.room(len(u)), []
+    def solve(self, given: Callable[[slice], Any], count: int, known: Multipliers | None = None) -> Solution:
+        """Solve so many problems from given(part), which says where a part of them begins; one also from multipliers.
+
+        Each thread takes few at once, so that their numbers stay near it. The last part may begin in the one before.
+        """
+        parts = max(-(-count // SIDE_BY_SIDE), min(count_processors(), -(-count // LEAST_LANES)))
+        size = -(-count // parts)
+        if self.backend == "cuda" or size == count:
+            return self._solve(given(slice(count)), known)
+        rest = iter([*range(0, count - size, size), count - size])
+        first = self.machine(*given(slice(size)))
+        found, done, threads = first.room(count), [], min(parts, count_processors())
 
         def work(at: Machine | None = None, note: Any = None) -> None:
             """Solve one part after the other, until another thread has begun the last one."""
@@ -815,31 +823,32 @@ class Solver:
                 part, ended = slice(begin, begin + size), False
                 while not ended:
                     try:
-                        own_x, own_u, own_target = part_of(given, part)
-                        at = self.machine(own_x, own_u, own_target, at)
+                        with self.moving:
+                            x, u, target = given(part)
+                            at = self.machine(x, u, target, at)
                         self._search(at)
                         own = self._read(at, part_of(found, part))
                         done.append(begin)
                         ended = True
                         if note is not None:
                             worst = float(own.error.max()), float(own.infeasibility.max())
-                            note(min(len(u), size * len(done)), *worst)
+                            note(min(count, size * len(done)), *worst)
                     except KeyboardInterrupt:
                         self.stopped = True  # the parts end with what they have
             if at is not None:
                 give_machine(at)
 
-        with ThreadPoolExecutor(max(1, count_processors() - 1)) as pool:
-            others = [pool.submit(work) for _ in range(min(count, count_processors()) - 1)]
+        with ThreadPoolExecutor(threads - 1 or 1) as pool:
+            others = [pool.submit(work) for _ in range(threads - 1)]
             work(first, self.note)
             for other in others:
                 other.result()
         return found.named()
 
-    def solve_first(self, x: Any, u: Numbers, known: Multipliers | None = None) -> Solution:
+    def solve_first(self, given: Callable[[slice], Any], count: int, known: Multipliers | None = None) -> Solution:
         """One problem after the other until one is solved or feasible: all run on the code of the first."""
-        for b in range(len(u)):
-            found = self._solve(part_of((x, u, self.target), slice(b, b + 1)), known)
+        for b in range(count):
+            found = self._solve(given(slice(b, b + 1)), known)
             if self.stopped or found.status[0] == "optimal" or found.infeasibility[0] <= self.options.feasible:
                 break
         return found
@@ -851,7 +860,7 @@ class Solver:
             largest = max(np.abs(part).max(initial=0.0) for part in known)
             at.put_in(known, at.barrier and KNOWN_BARRIER, MULTIPLIER / largest)
         self._search(at, self.note, known is None)
-        found = self._read(at, at.room(len(given[1]))).named()
+        found = self._read(at, at.room(at.kind.lanes)).named()
         give_machine(at)
         return found
 
@@ -886,9 +895,7 @@ class Solver:
             at.numbers[name][...] = number
         at.score()
         count, own, stages, xp = len(found.u), at.lane, at.stages, at.kind.arrays
-        factor = own.first("lengths", count)[:, 3]
-        found.error[...], found.infeasibility[...], found.cost[...], _ = own.first("scores", count).T
-        found.cost[...] /= factor
+        factor, scores = own.first("lengths", count)[:, 3], own.first("scores", count).copy()
         if at.barrier:
             for slack, dual in ((stages.leaves("slack")[0], stages.leaves("dual")[0]), own.leaves("end")[1:]):
                 slack[...] = xp.maximum(slack, dual / (MAX_STIFFNESS * at.softest * at.lengths[1][3]))
@@ -898,10 +905,13 @@ class Solver:
         found.reach[...] = own.first("value", count, ValueFunction._fields.index("S"))
         at.choose()
         parts = (found.x, found.u, found.costate, found.dual, found.gains)
-        for name, part in zip(("x", "u", "costate", "dual", "K"), parts, strict=True):
-            stages.read(name, count, part)
-        for part in (found.costate, found.dual):
-            part[...] /= factor[:, None, None]
+        with self.moving:
+            for name, part in zip(("x", "u", "costate", "dual", "K"), parts, strict=True):
+                stages.read(name, count, part)
+            for part in (found.costate, found.dual):
+                part[...] /= factor[:, None, None]
+        found.error[...], found.infeasibility[...], found.cost[...], _ = scores.T
+        found.cost[...] /= factor
         found.nu[...] = own.first("end", count) / factor[:, None]
         found.iterations[...], found.status[...] = own.first("iterations", count), own.first("status", count)
         found.strict[...] = (own.first("bad", count) == 0) & at.exact
