@@ -953,13 +953,12 @@ class Routine:
     def __init__(self, lines: Sequence[BoundLoop | Spread | Jump | str]):
         self.lines, self.left = list(lines), np.array([1.0, -1.0])  # rounds, and what each of them adds
         self.loops = [line.loop for line in lines if isinstance(line, BoundLoop)]
-        self.native = all(loop.backend != "cuda" and len(loop.workers.ranges) == 1 for loop in self.loops)
         self.play, self.functions, self.script = script_player()[0], cast("list[Kernel]", []), NOTHING
 
     def __call__(self, rounds: int = 1) -> int:
         """Run at most so many rounds; how many were done."""
         self.left[0] = rounds
-        if not self.native:
+        if not self.is_native:
             self._walk()
         else:
             functions = [loop.function for loop in self.loops]
@@ -967,6 +966,11 @@ class Routine:
                 self.functions, self.script = functions, self._write()
             self.play(self.script.ctypes.data, b"")
         return rounds - int(self.left[0])
+
+    @cached_property
+    def is_native(self) -> bool:
+        """Whether one thread of a processor runs all loops."""
+        return all(loop.backend != "cuda" and len(loop.workers.ranges) == 1 for loop in self.loops)
 
     def _write(self) -> Words:
         """The script of the lines."""
