@@ -827,7 +827,7 @@ class _Task:
             waves[:, :1, :1] = AMPLITUDE * np.minimum(length, 1.0)
         rates, all_waves = np.pi * np.array([1.0, 2.0]), waves.reshape(-1, 2, n)
         bend, slope, bump = np.sin(s * rates), rates * np.cos(s * rates), np.sin(np.pi * s)
-        limits, numbers = self.solved[0].limits(self.solved[1]), np.arange(N + 1.0)
+        limits, numbers, ramps = self.solved[0].limits(self.solved[1]), np.arange(N + 1.0), np.hstack([1 - s, s])
         if guess is not None and not isinstance(guess, Plan):
             held = np.asarray(checks.finite_reals("guess", guess))
             if held.shape != (N, len(self.inputs)):
@@ -846,10 +846,9 @@ class _Task:
                 return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(B, N + 1, *leaf.shape[1:]), tree)
 
             def places() -> Any:
-                return evaluate_rows(
-                    _shift_from, group, (everywhere(own.g), np.where(s > 0, shift, 0.0).reshape(-1, n))
-                )
+                return evaluate_rows(_shift_from, group, (everywhere(own.g), shift.reshape(-1, n)))
 
+            shift[:, 0] = 0.0
             if self.system.constraints and self.loose.any() and not self.loose.all():  # wheels turn as their body goes
                 given = (self.system, self.t0, np.where(self.loose, LOOSE, 1.0))
                 made = evaluate_rows(_project_speed, given, (places(), speed.reshape(-1, n)))
@@ -857,7 +856,7 @@ class _Task:
                 turned = np.cumsum(0.5 * (speed[:, 1:] + speed[:, :-1]), axis=1) * T / N
                 shift[:, 1:, self.loose] = turned[..., self.loose]
             speed, g = speed[..., self.free], by_plans(places())
-            w = (speed * bump)[..., : w0.shape[2]] + (1 - s) * w0 + s * w1
+            w = (speed * bump)[..., : w0.shape[2]] + ramps @ np.concatenate([w0, w1], axis=1)
             origin = by_plans(everywhere((own.g, w0[:, 0]))) if self.is_periodic else ()
             nodes = Node(np.tile(numbers, (B, 1)), g, w, np.full((B, N + 1, int(self.free_time)), T), origin)
             if isinstance(guess, Plan):
