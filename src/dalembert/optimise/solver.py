@@ -79,6 +79,7 @@ FARTHER = 10.0  # times what was not met lately: a step that the filter takes ma
 LOCAL = 1e-4  # residual of first order below which a step is taken that lowers it
 MEMORY = 4  # merits that an accepted step may fall back to: steps along a curved constraint first raise the merit
 LEAST_LANES, SIDE_BY_SIDE = 16, 64  # problems that a thread of a processor solves at once
+MOST_STAGES = 4000  # of all of these, where it can be: more would share their loops between threads
 MORE_LANES = 8  # up to so many problems at once are compiled without effort at first
 KNOWN_BARRIER, BROKEN = 1e-4, 1e-2  # where multipliers are known, unless a constraint is broken by more
 WORTH = 5e-5  # seconds of work for each operation of a program that make its compilation with all effort worth it
@@ -809,10 +810,12 @@ class Solver:
 
         Each thread takes few at once, so that their numbers stay near it. The last part may begin in the one before.
         """
-        parts = max(-(-count // SIDE_BY_SIDE), min(count_processors(), -(-count // LEAST_LANES)))
-        size = -(-count // parts)
-        if self.backend == "cuda" or size == count:
+        if self.backend == "cuda" or count <= LEAST_LANES:
             return self._solve(given(slice(count)), known)
+        fitting = MOST_STAGES // given(slice(1))[1].shape[1]  # by the number of steps
+        most = min(SIDE_BY_SIDE, max(LEAST_LANES, fitting - fitting % LEAST_LANES))
+        parts = max(-(-count // most), min(count_processors(), -(-count // LEAST_LANES)))
+        size = -(-count // parts)
         rest = iter([*range(0, count - size, size), count - size])
         first = self.machine(*given(slice(size)))
         found, done, threads = first.room(count), [], min(parts, count_processors())
