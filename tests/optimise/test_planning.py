@@ -15,7 +15,7 @@ from scipy.optimize import brentq
 import dalembert as da
 from dalembert.kernels import StaleEntry, evaluate, plans
 from dalembert.mechanics import accessibility, choose_velocities, names_of
-from dalembert.optimise import plan, planning
+from dalembert.optimise import plan, planning, solver
 from dalembert.papers import control
 
 
@@ -480,6 +480,64 @@ def test_plans_side_by_side_are_the_plans_one_by_one():
         assert one.cost == pytest.approx(alone.cost, rel=1e-9)
     assert len({round(each.cost, 6) for each in together}) == 3
     assert all(a.cost != b.cost for a, b in itertools.pairwise(together))
+
+
+def test_many_plans_are_done_in_parts_and_an_interrupt_keeps_the_best_of_each(monkeypatch):
+    """Parts of few lanes, the last of which overlap, are the plans one by one; who stops them gets what there is."""
+    monkeypatch.setattr(solver, "LEAST_LANES", 2)
+    monkeypatch.setattr(solver, "SIDE_BY_SIDE", 3)
+    told, starts = [], [pose(0, 0, y) for y in np.linspace(-0.2, 0.2, 7)]
+    options = {"steps": 12, "duration": 1.0, "kinematic": True, "cost": lambda t, g, xi, u: xi[0] ** 2 + xi[1] ** 2}
+    whole = plan(unicycle(), start=starts, goal=pose(0, 0, 1), progress=lambda *given: told.append(given), **options)
+    assert whole.status == ["optimal"] * 7 and told and all(count <= 7 and gap < 1e-4 for count, _, gap in told)
+    for k in (0, 3, 6):
+        alone = plan(unicycle(), start=starts[k], goal=pose(0, 0, 1), **options)
+        assert whole[k].iterations == alone.iterations and whole.cost[k] == pytest.approx(alone.cost, rel=1e-9)
+
+    def stop(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(solver, "count_processors", lambda: 1)
+    some = plan(unicycle(), start=starts, goal=pose(0, 0, 1), progress=stop, **options)
+    assert some.status == ["optimal"] * 3 + ["interrupted"] * 3 + ["interrupted"]
+    assert np.isfinite(some.controls).all() and np.isfinite(some.cost).all()
+
+
+def test_a_search_is_the_same_native_or_walked_through(monkeypatch):
+    """One native call for many iterations, with retries and shorter steps, or line by line as on a GPU: all bits."""
+    system, found, calls = offset_unicycle(), [], []
+    bounds = dict.fromkeys(("force", "torque"), (-0.7, 0.7))
+    options = {"start": pose(0, 0, 0), "goal": system.state(pose(0, 0, 1), np.zeros(3)), "steps": 20}
+    walk = plans.Routine._walk
+    monkeypatch.setattr(plans.Routine, "_walk", lambda self: calls.append(self) or walk(self))
+    for native in (True, False):
+        monkeypatch.setattr(plans.Routine, "is_native", property(lambda self, native=native: native))
+        monkeypatch.setattr(solver, "_machines", type(solver._machines)())
+        found.append(plan(system, duration=(1.0, 9.0), bounds=bounds, **options))
+        assert bool(calls) == (not native)
+    assert found[0].status == "optimal" and found[0].iterations == found[1].iterations > 3
+    np.testing.assert_array_equal(found[0].controls, found[1].controls)
+    np.testing.assert_array_equal(found[0].gains, found[1].gains)
+
+
+def test_a_plan_as_a_guess_begins_at_the_start_that_is_asked_for():
+    """It began where the guess begins, and said nothing. What is free of the start comes from the guess."""
+    options = {
+        "goal": pose(0, 0, 1),
+        "steps": 12,
+        "duration": 1.0,
+        "kinematic": True,
+        "cost": lambda t, g, xi, u: u @ u,
+    }
+    near = plan(unicycle(), start=pose(0, 0, 0), **options).check()
+    there = plan(unicycle(), start=pose(0, 0.2, 0.1), guess=near, **options).check()
+    np.testing.assert_allclose(there.g[0], pose(0, 0.2, 0.1), atol=1e-14)
+    assert there.cost == pytest.approx(plan(unicycle(), start=pose(0, 0.2, 0.1), **options).cost, rel=1e-9)
+    both = plan(unicycle(), start=[pose(0, 0, 0), pose(0, 0.2, 0.1)], guess=near, starts=3, **options)
+    assert both.cost == pytest.approx([near.cost, there.cost], rel=1e-9)
+    free = plan(unicycle(), start=pose(0, 0.2, 0), guess=near, free_start=("along w",), **options).check()
+    np.testing.assert_allclose(free.g[0][:2, 2], [0.2, 0.0], atol=1e-12)
+    assert free.cost < there.cost
 
 
 @pytest.mark.heavy

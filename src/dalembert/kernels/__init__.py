@@ -22,6 +22,7 @@ from .adjoints import is_real
 from .cache import StaleEntry, one_at_a_time
 from .cuda import as_jax, has_gpu, in_place, on_gpu, to_host
 from .execute import (
+    CHUNK_SECONDS,
     Backend,
     CompiledStep,
     NoteReader,
@@ -52,12 +53,16 @@ from .lowering import (
     take_solution,
 )
 from .plans import (
+    ROUND,
     Chain,
+    Jump,
     LaneRun,
     Of,
     PlacedLoop,
     Repeated,
+    Routine,
     Shelf,
+    Spread,
     Watch,
     compile_function,
     concrete_leaves,
@@ -89,9 +94,10 @@ from .transformations import known_number, mark_slopes, mark_values
 
 # fmt: off
 __all__ = [
-    "BOOL", "F64", "I64", "PARTIALS", "Backend", "Block", "Builder", "Chain", "CompiledStep", "LaneRun", "Loop",
-    "Lowering", "LoweringError", "NoteReader", "Of", "PlacedLoop", "Problem", "Progress", "RecordsTooLarge", "Repeated",
-    "RunResult", "Shelf", "StaleEntry", "Template", "Value", "Watch", "Words",
+    "BOOL", "CHUNK_SECONDS", "F64", "I64", "PARTIALS", "ROUND", "Backend", "Block", "Builder", "Chain", "CompiledStep",
+    "Jump", "LaneRun", "Loop", "Lowering", "LoweringError", "NoteReader", "Of", "PlacedLoop", "Problem", "Progress",
+    "RecordsTooLarge", "Repeated", "Routine", "RunResult", "Shelf", "Spread", "StaleEntry", "Template", "Value",
+    "Watch", "Words",
     "as_jax", "as_routine", "available_memory", "best_width", "bind_whole", "columns", "compile", "compile_function",
     "concrete_leaves", "count_operations", "count_processors", "curvature", "eliminate", "evaluate", "evaluate_rows",
     "find_chain", "find_host_lanes", "find_lane_chain", "find_plan", "find_slope_lanes", "has_gpu", "holds",

@@ -795,14 +795,24 @@ class Shelf:
             word += leaf.size
         return made
 
-    def read(self, name: str, lanes: int) -> Any:
-        """A tree of arrays (lanes, rows, ...) on the host."""
-        made = []
-        for leaf in self.leaves(name):
-            part = leaf.copy() if self.xp is np else leaf.get()
-            axes = part.ndim - 2
-            made.append(part[..., :lanes].transpose(axes + 1, axes, *range(axes)))
-        return jax.tree.unflatten(self.specs[name][1], made)
+    def room(self, name: str, lanes: int, rows: int) -> Any:
+        """Arrays (lanes, rows, ...) on the host for a tree of so many lanes and rows, empty."""
+        leaves, structure = self.specs[name]
+        return jax.tree.unflatten(structure, [np.empty((lanes, rows, *leaf.shape)) for leaf in leaves])
+
+    def read(self, name: str, lanes: int, room: Any = None) -> Any:
+        """A tree of arrays (lanes, rows, ...) on the host; with `room` its lanes and rows, put there."""
+        room = self.room(name, lanes, self.rows) if room is None else room
+        for leaf, to in zip(self.leaves(name), jax.tree.leaves(room), strict=True):
+            part = leaf[..., : to.shape[1], : len(to)]
+            part = part if self.xp is np else part.get()
+            to[...] = part.transpose(part.ndim - 1, part.ndim - 2, *range(part.ndim - 2))
+        return room
+
+    def first(self, name: str, lanes: int, leaf: int = 0) -> Numbers:
+        """Numbers (lanes, ...) of one leaf of a tree in the first row, on the host."""
+        part = self.leaves(name)[leaf][..., 0, :lanes]
+        return (part if self.xp is np else part.get()).transpose(part.ndim - 1, *range(part.ndim - 1))  # type: ignore[no-any-return]
 
     def write(self, name: str, tree: Any) -> None:
         """Put in a tree of arrays (lanes, rows, ...); the lanes that fill up a vector have the numbers of the last."""
@@ -913,6 +923,96 @@ class BoundLoop:
         else:
             loop.workers.stride = self.counts[-1]
             loop.workers.call(loop.function, self.arguments[:5], self.counts[:4], 0)
+
+
+class Spread(NamedTuple):
+    """A line of a routine: an array (words, 1, lanes) of a shelf is copied to every row of another."""
+
+    to: Any
+    source: Any
+
+
+class Jump(NamedTuple):
+    """A line of a routine: go so many lines on, or back, if `least` to `most` of these flags are not 0."""
+
+    by: int
+    flags: Any
+    least: int
+    most: int
+
+
+ROUND = "a line of a routine: a round is done, and the last one ends the routine"
+
+
+class Routine:
+    """Bound loops that run in turn, with copies and jumps: as one native call, if one thread of a processor runs them.
+
+    So threads that run routines do not wait for each other, as those do that go back to Python after every loop.
+    """
+
+    def __init__(self, lines: Sequence[BoundLoop | Spread | Jump | str]):
+        self.lines, self.left = list(lines), np.array([1.0, -1.0])  # rounds, and what each of them adds
+        self.loops = [line.loop for line in lines if isinstance(line, BoundLoop)]
+        self.play, self.functions, self.script = script_player()[0], cast("list[Kernel]", []), NOTHING
+
+    def __call__(self, rounds: int = 1) -> int:
+        """Run at most so many rounds; how many were done."""
+        self.left[0] = rounds
+        if not self.is_native:
+            self._walk()
+        else:
+            functions = [loop.function for loop in self.loops]
+            if functions != self.functions:  # a loop was improved
+                self.functions, self.script = functions, self._write()
+            self.play(self.script.ctypes.data, b"")
+        return rounds - int(self.left[0])
+
+    @cached_property
+    def is_native(self) -> bool:
+        """Whether one thread of a processor runs all loops."""
+        return all(loop.backend != "cuda" and len(loop.workers.ranges) == 1 for loop in self.loops)
+
+    def _write(self) -> Words:
+        """The script of the lines."""
+        words: list[int] = []
+        begins, jumps = [], {}  # where each line begins; the number of the line where each jump ends
+        for k, line in enumerate(self.lines):
+            begins.append(len(words))
+            if isinstance(line, BoundLoop):
+                given, places = line.arguments, [(-1, each) for each in line.arguments[:5]]
+                words += call_line(line.loop.function, places, given[5:9], given[12], given[9:12])
+            elif isinstance(line, Spread):
+                rows, lanes = line.to.shape[1:]
+                for to, source in zip(line.to, line.source, strict=True):
+                    words += [1, -1, to.ctypes.data, -1, source.ctypes.data, lanes, rows - 1, 0, 0]
+            else:
+                jump, left = line, self.left.ctypes.data
+                if not isinstance(jump, Jump):
+                    words += [4, -1, left, -1, left + 8, 1, 0, 0, 0]
+                    jump = Jump(len(self.lines) - k, self.left[:1], 0, 0)
+                jumps[len(words) + 2] = k + jump.by
+                words += [8, -1, 0, -1, jump.flags.ctypes.data, len(jump.flags), jump.least, jump.most, 0]
+        script = np.array([*words, 0], np.int64)
+        begins.append(len(words))
+        for place, line_ in jumps.items():
+            script[place] = script.ctypes.data + 8 * begins[line_]
+        return script
+
+    def _walk(self) -> None:
+        """Run the lines from here."""
+        at = 0
+        while at < len(self.lines):
+            line = self.lines[at]
+            at += 1
+            if isinstance(line, BoundLoop):
+                line()
+            elif isinstance(line, Spread):
+                line.to[...] = line.source
+            elif isinstance(line, Jump):
+                at += line.by - 1 if line.least <= int(np.count_nonzero(line.flags)) <= line.most else 0
+            else:
+                self.left[0] -= 1.0
+                at = at if self.left[0] else len(self.lines)
 
 
 def _words(data: bytes | bytearray) -> Words:

@@ -3,9 +3,10 @@
 ; A script is a list of lines of words. A place is two words: a space (one of `bases`, or -1) and an offset in bytes, or a
 ; number where the space is -1. Lines: 0 ends; 6, function, 13 places calls a kernel (`llvm._entry`) with these; others
 ; are kind, place to, place from, count, x, y, z:
-;   1 copies words, 2 clears them, 3 stores an address, 4 adds doubles,
+;   1 copies words, and x more times behind these, 2 clears them, 3 stores an address, 4 adds doubles,
 ;   5 sets the word `to` to z where it is y and one of the words `from` is x,
-;   7 makes doubles NaN that are not zero, unless the word `from` is y.
+;   7 makes doubles NaN that are not zero, unless the word `from` is y,
+;   8 goes to the line at `to` if x to y of the doubles `from` are not zero.
 ; `answer` is a handler of XLA's foreign functions (xla/ffi/api/c_api.h): its spaces are the arguments and the results of
 ; the call, and the first number of its attribute is the address of the script. MAJOR and MINOR are versions of that API.
 ; XLA lets its threads take numbers below 2e-308 for 0: `keep_small` (llvm.py) keeps them while a script is played.
@@ -30,7 +31,7 @@ entry:
   %arguments = alloca [13 x i64]
   br label %line
 line:
-  %at = phi ptr [ %script, %entry ], [ %behind, %go_on ], [ %behind_call, %called ]
+  %at = phi ptr [ %script, %entry ], [ %behind, %go_on ], [ %behind_call, %called ], [ %to, %leave ]
   %kind = load i64, ptr %at
   switch i64 %kind, label %others [ i64 0, label %over i64 6, label %call ]
 call:
@@ -70,10 +71,15 @@ others:
   %z = load i64, ptr %z_at
   %behind = getelementptr i64, ptr %at, i64 9
   switch i64 %kind, label %over [ i64 1, label %copy i64 2, label %clear i64 3, label %point i64 4, label %add
-                                  i64 5, label %judge i64 7, label %mark ]
+                                  i64 5, label %judge i64 7, label %mark i64 8, label %jump ]
 copy:
-  call void @llvm.memmove.p0.p0.i64(ptr %to, ptr %from, i64 %bytes, i1 false)
-  br label %go_on
+  %copies = phi i64 [ 0, %others ], [ %next_copies, %copy ]
+  %shift = mul i64 %copies, %bytes
+  %there = getelementptr i8, ptr %to, i64 %shift
+  call void @llvm.memmove.p0.p0.i64(ptr %there, ptr %from, i64 %bytes, i1 false)
+  %next_copies = add i64 %copies, 1
+  %more_copies = icmp sle i64 %next_copies, %x
+  br i1 %more_copies, label %copy, label %go_on
 clear:
   call void @llvm.memset.p0.i64(ptr %to, i8 0, i64 %bytes, i1 false)
   br label %go_on
@@ -131,6 +137,28 @@ one:
 marked:
   %next_n = add i64 %n, 1
   br label %marking
+jump:
+  %flags = icmp sgt i64 %count, 0
+  br i1 %flags, label %counting, label %decide
+counting:
+  %f = phi i64 [ 0, %jump ], [ %next_f, %counting ]
+  %set = phi i64 [ 0, %jump ], [ %next_set, %counting ]
+  %f_at = getelementptr double, ptr %from, i64 %f
+  %f_value = load double, ptr %f_at
+  %is_set = fcmp une double %f_value, 0.0
+  %one_more = zext i1 %is_set to i64
+  %next_set = add i64 %set, %one_more
+  %next_f = add i64 %f, 1
+  %more_flags = icmp slt i64 %next_f, %count
+  br i1 %more_flags, label %counting, label %decide
+decide:
+  %all_set = phi i64 [ 0, %jump ], [ %next_set, %counting ]
+  %enough = icmp sge i64 %all_set, %x
+  %few = icmp sle i64 %all_set, %y
+  %goes = and i1 %enough, %few
+  br i1 %goes, label %leave, label %go_on
+leave:
+  br label %line
 go_on:
   br label %line
 over:

@@ -741,32 +741,34 @@ class _Task:
             g, slope = evaluate_rows(Of(Named.move, self.named), consts, first.g)
             ends = first._replace(g=jax.tree.map(np.asarray, g), xi=np.zeros_like(first.xi))
             self.loose = ~(np.abs(slope) > 1e-9).any(axis=(0, 1))
-        nodes, controls = self.guesses(first, ends, guess, starts, seed)
+        starts = 1 if guess is not None else starts
+        make, problems = self.guesses(first, ends, guess, starts, seed), count * starts
         self.target, self.options, self.blocked = target, options, self._find_blocked(first, ends)
         hopeless = all(self.blocked)
         if hopeless:
             options = replace(options, max_iterations=1)
-        many = self.backend == "auto" and len(controls) >= GPU_PLANS and has_gpu()
+        many = self.backend == "auto" and problems >= GPU_PLANS and has_gpu()
         backend = "cuda" if many or self.backend == "cuda" else "llvm"
-        given = (discrete, (self.system, numbers), target, free, options, progress)
+        given = (discrete, (self.system, numbers), free, options, progress)
+        first_guesses = lambda part: (*make(part), part_of(target, part))
         try:
             if self.solver is None:
                 search = Solver(*given, backend)
-                known = self._known_multipliers(guess) if isinstance(guess, Plan) else None
+                known = self._known_multipliers(guess) if isinstance(guess, Plan) and count == 1 else None
                 find = search.solve_first if trial else search.solve
-                found = find(nodes, controls, known)
+                found = find(first_guesses, problems, known)
                 if known is not None and found.status[0] not in ("optimal", "interrupted"):
-                    cold = find(nodes, controls)
+                    cold = find(first_guesses, problems)
                     found = min(found, cold, key=lambda each: (each.status[0] != "optimal", each.infeasibility[0]))
             else:
-                found = solve_by(self.solver, *given, nodes, controls)
+                found = solve_by(self.solver, *given, first_guesses, problems)
         except LoweringError as fault:
             other = "" if isinstance(self.method, LagrangeDAlembert) else "LagrangeDAlembert(), which is short, or "
             raise InvalidInput(
                 f"a step of {self.method.name} on this system cannot be differentiated natively: {fault}. Take "
                 f"{other}a system with fewer coordinates"
             ) from fault
-        starts = len(found.u) // count
+        starts = len(found.u) // count  # a trial ends with the first that succeeds
         reached = found.infeasibility <= options.feasible
         unfinished = np.isin(found.status, ("stalled", "too many iterations"))
         words = np.where(reached & unfinished, "feasible", found.status).tolist()
@@ -806,14 +808,19 @@ class _Task:
         """The free velocities of states, (..., r)."""
         return np.asarray(states.xi)[..., [] if self.kinematic else self.free]
 
-    def guesses(self, first: State, ends: State | None, guess: Any, starts: int, seed: int) -> tuple[Node, Numbers]:
-        """Nodes between start and goal, with waves in all directions that D does not allow to go straight."""
+    def guesses(
+        self, first: State, ends: State | None, guess: Any, starts: int, seed: int
+    ) -> Callable[[slice], tuple[Node, Numbers]]:
+        """What makes nodes and controls of some of the problems.
+
+        The nodes lie between start and goal, with waves in all directions that D does not allow to go straight.
+        """
         group, N, n, count = self.system.group, self.steps, self.system.group.dim, len(first.t)
         s, T = np.linspace(0.0, 1.0, N + 1)[:, None], float(np.exp(np.log(self.times).mean()))
-        end = first if ends is None else ends
-        way = np.asarray(evaluate_rows(_way, group, (first.g, end.g)))[:, None, None]
-        way = np.where(np.isfinite(way).all(axis=3, keepdims=True), way, 0.0)
-        length = np.maximum(np.abs(way).max(axis=3, initial=0.0, keepdims=True), AMPLITUDE)
+        end, plans = first if ends is None else ends, np.repeat(np.arange(count), starts)
+        way = np.asarray(evaluate_rows(_way, group, (first.g, end.g)))[:, None]
+        way = np.where(np.isfinite(way).all(axis=2, keepdims=True), way, 0.0)
+        length = np.maximum(np.abs(way).max(axis=2, initial=0.0, keepdims=True), AMPLITUDE)[:, None]
         waves = np.zeros((count, starts, 2, n))
         if starts > 1:
             rng = np.random.default_rng(seed)
@@ -821,40 +828,48 @@ class _Task:
             waves[:, 1:] = rng.normal(size=(count, starts - 1, 2, n)) * length * sizes
         if self.system.constraints:
             waves[:, :1, :1] = AMPLITUDE * np.minimum(length, 1.0)
-        B, rates = count * starts, np.pi * np.array([1.0, 2.0])
-        shift = (s * way + np.sin(s * rates) @ waves).reshape(B, N + 1, n)
-        speed = (way + (rates * np.cos(s * rates)) @ waves).reshape(B, N + 1, n) / T
-        w0, w1 = (np.repeat(self.coordinates_of(each), starts, axis=0)[:, None] for each in (first, end))
+        rates, all_waves = np.pi * np.array([1.0, 2.0]), waves.reshape(-1, 2, n)
+        bend, slope, bump = np.sin(s * rates), rates * np.cos(s * rates), np.sin(np.pi * s)
+        limits, numbers, ramps = self.solved[0].limits(self.solved[1]), np.arange(N + 1.0), np.hstack([1 - s, s])
+        if guess is not None and not isinstance(guess, Plan):
+            held = np.asarray(checks.finite_reals("guess", guess))
+            if held.shape != (N, len(self.inputs)):
+                raise InvalidInput(f"guess has shape {held.shape}; allowed: ({N}, {len(self.inputs)}) or a Plan")
 
-        def everywhere(tree: Any) -> Any:
-            return jax.tree.map(lambda leaf: np.repeat(leaf, B * (N + 1) // len(leaf), axis=0), tree)
+        def make(part: slice) -> tuple[Node, Numbers]:
+            which = plans[part]
+            B, own, last, aim = len(which), part_of(first, which), part_of(end, which), way[which]
+            shift, speed = s * aim + bend @ all_waves[part], (aim + slope @ all_waves[part]) / T
+            w0, w1 = (self.coordinates_of(each)[:, None] for each in (own, last))
 
-        def by_plans(tree: Any) -> Any:
-            return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(B, N + 1, *leaf.shape[1:]), tree)
+            def everywhere(tree: Any) -> Any:
+                return jax.tree.map(lambda leaf: np.repeat(leaf, N + 1, axis=0), tree)
 
-        def places() -> Any:
-            return evaluate_rows(_shift_from, group, (everywhere(first.g), np.where(s > 0, shift, 0.0).reshape(-1, n)))
+            def by_plans(tree: Any) -> Any:
+                return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(B, N + 1, *leaf.shape[1:]), tree)
 
-        if self.system.constraints and self.loose.any() and not self.loose.all():  # wheels turn as their body goes
-            given = (self.system, self.t0, np.where(self.loose, LOOSE, 1.0))
-            made = evaluate_rows(_project_speed, given, (places(), speed.reshape(-1, n)))
-            speed = np.asarray(made).reshape(speed.shape)
-            turned = np.cumsum(0.5 * (speed[:, 1:] + speed[:, :-1]), axis=1) * T / N
-            shift[:, 1:, self.loose] = turned[..., self.loose]
-        speed, g = speed[..., self.free], by_plans(places())
-        w = (speed * np.sin(np.pi * s))[..., : w0.shape[2]] + (1 - s) * w0 + s * w1
-        u = speed[:, :-1] if self.kinematic else np.zeros((B, N, len(self.inputs)))
-        origin = by_plans(everywhere((first.g, w0[:, 0]))) if self.is_periodic else ()
-        numbers, time = np.tile(np.arange(N + 1.0), (B, 1)), np.full((B, N + 1, int(self.free_time)), T)
-        nodes = Node(numbers, g, w, time, origin)
-        if isinstance(guess, Plan):
-            return self._continue(guess, part_of(nodes, 0))
-        if guess is not None:
-            u = np.asarray(checks.finite_reals("guess", guess))
-            if u.shape != (N, len(self.inputs)):
-                raise InvalidInput(f"guess has shape {u.shape}; allowed: ({N}, {len(self.inputs)}) or a Plan")
-            return self._driven(nodes, np.tile(u, (B, 1, 1)))
-        return nodes, np.clip(u, *self.solved[0].limits(self.solved[1]))
+            def places() -> Any:
+                return evaluate_rows(_shift_from, group, (everywhere(own.g), shift.reshape(-1, n)))
+
+            shift[:, 0] = 0.0
+            if self.system.constraints and self.loose.any() and not self.loose.all():  # wheels turn as their body goes
+                given = (self.system, self.t0, np.where(self.loose, LOOSE, 1.0))
+                made = evaluate_rows(_project_speed, given, (places(), speed.reshape(-1, n)))
+                speed = np.asarray(made).reshape(speed.shape)
+                turned = np.cumsum(0.5 * (speed[:, 1:] + speed[:, :-1]), axis=1) * T / N
+                shift[:, 1:, self.loose] = turned[..., self.loose]
+            speed, g = speed[..., self.free], by_plans(places())
+            w = (speed * bump)[..., : w0.shape[2]] + ramps @ np.concatenate([w0, w1], axis=1)
+            origin = by_plans(everywhere((own.g, w0[:, 0]))) if self.is_periodic else ()
+            nodes = Node(np.tile(numbers, (B, 1)), g, w, np.full((B, N + 1, int(self.free_time)), T), origin)
+            if isinstance(guess, Plan):
+                return self._continue(guess, nodes)
+            if guess is not None:
+                return self._driven(nodes, np.tile(held, (B, 1, 1)))
+            u = speed[:, :-1] if self.kinematic else np.zeros((B, N, len(self.inputs)))
+            return nodes, np.clip(u, *limits)
+
+        return make
 
     def _driven(self, nodes: Node, u: Numbers) -> tuple[Node, Numbers]:
         """The nodes of the motion under these controls, as far as it goes, and the controls."""
@@ -904,22 +919,34 @@ class _Task:
         discrete, numbers, free = self.problem()
         target, options = part_of(self.target, slice(1)), replace(self.options, scaled=False)
         known = Multipliers(found.costate, found.dual, found.nu, np.full((1, 2 * self.free_time), NOTHING))
-        solver = Solver(discrete, (self.system, numbers), target, free, options)
-        return solver.judge(found.x, found.u, known)._replace(status=["feasible"])
+        solver = Solver(discrete, (self.system, numbers), free, options)
+        return solver.judge((found.x, found.u, target), known)._replace(status=["feasible"])
 
     def _continue(self, guess: Plan, like: Node) -> tuple[Node, Numbers]:
-        """The nodes and controls of another plan, which may have another number of steps."""
+        """The nodes and controls of another plan, which may have another number of steps, from nodes of our own.
+
+        The start is our own. Where it is free it is that of the other plan.
+        """
         if guess.inputs != self.inputs or guess.system.group != self.system.group:
             raise InvalidInput(f"guess has the inputs {guess.inputs}; allowed: a plan of this system: {self.inputs}")
-        count = len(guess.controls)
+        count, B = len(guess.controls), len(like.k)
         places = np.linspace(0.0, count, self.steps + 1)
         index = np.minimum((places + 1e-9).astype(int), count - 1)
         rest, xi = (places - index)[:, None], guess.xi[index]
         lane = (part_of(jax.tree.map(np.asarray, guess.g), index), rest * guess.step * xi)
-        g = evaluate_rows(_shift_from, self.system.group, lane)
-        w = like.w if self.kinematic else (xi + rest * (guess.xi[index + 1] - xi))[:, self.free]
-        node = like._replace(g=g, w=w, duration=np.full_like(like.duration, guess.duration))
-        return part_of(jax.tree.map(np.asarray, node), None), guess.controls[index[:-1]][None]
+        g = jax.tree.map(np.asarray, evaluate_rows(_shift_from, self.system.group, lane))
+        w = like.w[0] if self.kinematic else (xi + rest * (guess.xi[index + 1] - xi))[:, self.free]
+        origin = jax.tree.map(lambda leaf: np.repeat(leaf[:1], len(leaf), axis=0), (g, w)) if self.is_periodic else ()
+        node = Node(like.k[0], g, w, np.full_like(like.duration[0], guess.duration), origin)
+        nodes = jax.tree.map(lambda leaf: np.repeat(leaf[None], B, axis=0), node)
+        (discrete, numbers, free), own = self.solved, part_of(like, np.s_[:, 0])
+        consts = (self.system, numbers | {"onto": free @ np.linalg.pinv(free)})
+        begun = evaluate_rows(Of(_move_freely, discrete), consts, (own, part_of(nodes, np.s_[:, 0])))
+        for leaf, first in zip(jax.tree.leaves(nodes), jax.tree.leaves(begun), strict=True):
+            leaf[:, 0] = first
+        for leaf, first in zip(jax.tree.leaves(nodes.first), jax.tree.leaves(begun.first), strict=True):
+            leaf[...] = np.asarray(first)[:, None]
+        return nodes, np.repeat(guess.controls[index[:-1]][None], B, axis=0)
 
     def _known_multipliers(self, guess: Plan) -> Multipliers | None:
         """The multipliers of another plan that succeeded, at these steps; None where its states were others."""
@@ -1113,14 +1140,15 @@ class _Task:
 
     def _reaches_without_bounds(self, found: Solution, b: int, options: Options) -> bool:
         discrete, numbers, free = self.problem(bounded=False)
-        x, u, target = part_of((found.x, found.u, self.target), slice(b, b + 1))
-        other = Solver(discrete, (self.system, numbers), target, free, options).solve(x, u)
+        last = part_of((found.x, found.u, self.target), slice(b, b + 1))
+        other = Solver(discrete, (self.system, numbers), free, options).solve(lambda part: part_of(last, part), 1)
         return bool(other.infeasibility[0] <= options.feasible)
 
 
 _itself = lambda consts, node: node
 _miss = lambda of, consts, lane: of.end(consts, *lane)[2]
 _way = lambda group, ends: group.log(group.compose(group.inverse(ends[0]), ends[1]))
+_move_freely = lambda of, consts, lane: of.move(consts, lane[0], consts[1]["onto"] @ of.apart(consts, *lane))
 _shift_from = lambda group, lane: group.compose(lane[0], group.exp(lane[1]))
 
 

@@ -258,10 +258,10 @@ class NonlinearProgram:
         costate = np.einsum("ki,kij->kj", costate, np.asarray(turned)[1:])
         sides = zip((below, above), map(list, discrete.bounded), strict=True)
         dual = np.concatenate([*(self._controls(side)[:, places] for side, places in sides), dual], axis=1)
-        rows = nodes, u, Multipliers(costate, np.maximum(dual, 0.0), nu, np.maximum(end_dual, 0.0))
-        rows, target = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (rows, self.target))
+        known = Multipliers(costate, np.maximum(dual, 0.0), nu, np.maximum(end_dual, 0.0))
+        rows = jax.tree.map(lambda leaf: np.asarray(leaf)[None], ((nodes, u, self.target), known))
         options = Options(self.tolerance, self.max_iterations, scaled=False)
-        found = Solver(discrete, consts, target, self.free, options).judge(*rows)
+        found = Solver(discrete, consts, self.free, options).judge(*rows)
         code = info.get("status", 0)
         good = code == 0 and found.error[0] <= SLOPPY * self.tolerance
         word = info.get("word", "optimal" if good else "too many iterations" if code == -1 else "stalled")
@@ -269,14 +269,14 @@ class NonlinearProgram:
 
 
 def solve_by(
-    solver: Callable[[NonlinearProgram], Any], discrete: Any, consts: Any, target: Any, free: Numbers, options: Options,
-    note: Any, x: Any, u: Numbers,
+    solver: Callable[[NonlinearProgram], Any], discrete: Any, consts: Any, free: Numbers, options: Options, note: Any,
+    given: Callable[[slice], Any], count: int,
 ) -> Solution:  # fmt: skip
-    """What `solver` finds for the problems that begin at nodes x (B, N + 1, ...) and controls u, one after another."""
+    """What `solver` finds for problems from nodes, controls and target = given(part), one after another."""
     found = []
-    for b in range(len(u)):
-        nodes, own = part_of((x, target), b)
-        program = NonlinearProgram(discrete, consts, own, free, nodes, u[b], options, note)
+    for b in range(count):
+        nodes, u, own = part_of(given(slice(b, b + 1)), 0)
+        program = NonlinearProgram(discrete, consts, own, free, nodes, u, options, note)
         try:
             z, info = _read_answer(program, call_own("solver(program)", solver, program))
         except KeyboardInterrupt:
@@ -284,7 +284,7 @@ def solve_by(
         found.append(program.solution(z, info, discrete, consts))
         if found[-1].status[0] == "interrupted":
             break
-    while len(found) < len(u):
+    while len(found) < count:
         found.append(found[-1])
     return Solution(*(join(parts) for parts in zip(*found, strict=True)))
 

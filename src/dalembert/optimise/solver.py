@@ -35,6 +35,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -42,9 +43,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..kernels import (
+    CHUNK_SECONDS,
+    ROUND,
+    Jump,
     LoweringError,
     PlacedLoop,
+    Routine,
     Shelf,
+    Spread,
     StaleEntry,
     best_width,
     count_operations,
@@ -72,7 +78,8 @@ MAX_WRITTEN, MAX_EXACT = 8_000, 580_000  # operations of a step, roughly: its se
 FARTHER = 10.0  # times what was not met lately: a step that the filter takes may miss so much
 LOCAL = 1e-4  # residual of first order below which a step is taken that lowers it
 MEMORY = 4  # merits that an accepted step may fall back to: steps along a curved constraint first raise the merit
-SIDE_BY_SIDE = 16  # problems that a processor solves at once
+LEAST_LANES, SIDE_BY_SIDE = 16, 64  # problems that a thread of a processor solves at once
+MOST_STAGES = 4000  # of all of these, where it can be: more would share their loops between threads
 MORE_LANES = 8  # up to so many problems at once are compiled without effort at first
 KNOWN_BARRIER, BROKEN = 1e-4, 1e-2  # where multipliers are known, unless a constraint is broken by more
 WORTH = 5e-5  # seconds of work for each operation of a program that make its compilation with all effort worth it
@@ -641,6 +648,18 @@ class Machine:
             self.choose = loop(choose, _nothing, free, "totals", lane, (), ())
             places, records = find("costate dcostate", N - 1) + find("dx", N), find("x dx", N) + find("dcostate", N - 1)
             self.finish = loop(finish_step, _at_the_end, (), "totals", lane, (vector,) * 3, places, records)
+        flags = {name: self.numbers[name][: kind.lanes] for name in ("take", "retry", "status")}
+        score = [Spread(*self.lengths), self.evaluate, self.add_up, self.decide]
+        advance = [self.back, self.choose, Jump(-2, flags["retry"], 1, kind.lanes), self.forward, self.finish]
+        search = [*score, Jump(-len(score), flags["take"], 0, 0), ROUND]
+        search.append(Jump(len(advance) + 2, flags["status"], kind.lanes, kind.lanes))
+        search += advance
+        # evaluates all stages at the end of the step, and decides about it
+        self.score = Routine(score)
+        # finds the next step; what was accepted is taken over
+        self.step = Routine(advance)
+        # goes on to the evaluation that ends a round, where a step is accepted in some lane, or to the end of all lanes
+        self.search = Routine([*search, Jump(-len(search), flags["take"][:0], 0, 0)])
         bound = (self.evaluate, self.decide, self.back, self.forward, self.add_up, self.choose, self.finish)
         self.loops, self.spent = [each.loop for each in bound], 0.0
         for loop_ in self.loops if kind.backend != "cuda" else ():
@@ -653,24 +672,23 @@ class Machine:
             for each in self.loops:
                 each.improve()
 
-    def load(self, consts: Any, free: Numbers, target: Any, options: Options) -> None:
-        """Take over the numbers of a problem; every lane begins anew."""
+    def load(self, consts: Any, free: Numbers, options: Options) -> None:
+        """Take over the numbers of a problem."""
         self.options = options
         least = options.tolerance / 10.0 if options.least is None else options.least
         numbers = (options.tolerance, float(options.max_iterations), least, self.multipliers)
         self.evaluate.set(self.problem.inner(consts)[1])
         self.decide.set((consts, *map(np.asarray, numbers), free))
         self.choose.set(free)
-        self.lane.data[...] = 0.0
-        self.lane.write("target", jax.tree.map(lambda leaf: leaf[:, None], target))
 
-    def begin(self, x: Any, u: Numbers) -> None:
-        """Put in the first iterate: slacks at the constraints where these hold, a little inside where not.
+    def begin(self, x: Any, u: Numbers, target: Any) -> None:
+        """Begin anew with this first iterate: slacks at the constraints where these hold, a little inside where not.
 
         With constraints, whose barrier has to fit to the cost, a first step without them finds how often this counts.
         """
         s, own, xp = self.stages, self.lane, self.kind.arrays
-        s.data[s.places["x"] : s.places["gap"]] = 0.0
+        s.data[s.places["x"] : s.places["gap"]] = own.data[...] = 0.0
+        own.write("target", jax.tree.map(lambda leaf: leaf[:, None], target))
         s.write("x", x)
         s.write("u", np.concatenate([u, u[:, -1:]], axis=1))
         self.lengths[1][3] = 1.0
@@ -694,8 +712,9 @@ class Machine:
         for (slack, dual), value in zip(parts, slacks, strict=True):
             slack[...] = value
             dual[...] = product / slack
-        for name in SCALARS:
-            self.numbers[name][...] = 1.0 if name == "weight" else 0.0
+        own = self.lane
+        own.data[own.places["primal"] : own.places["scores"]] = 0.0
+        self.numbers["weight"][...] = 1.0
         self.lengths[1][:2] = 0.0
         self.begin_anew(barrier)
 
@@ -742,22 +761,15 @@ class Machine:
         self.numbers["status"][...] = ACTIVE
         self.numbers["fresh"][...] = 1.0
 
-    def score(self) -> None:
-        """Evaluate all stages at the end of the step, and decide about it."""
-        self.lengths[0][...] = self.lengths[1]
-        self.evaluate()
-        self.add_up()
-        self.decide()
-
-    def step(self) -> None:
-        """Find the next step; what was accepted is taken over."""
-        while True:
-            self.back()
-            self.choose()
-            if not self.flags("retry").any():
-                break
-        self.forward()
-        self.finish()
+    def room(self, count: int) -> Solution:
+        """Room for what is found for so many problems."""
+        s, N, q = self.stages, self.kind.steps, self.lane.specs["end"][0][0].size
+        u, costate, dual, gains = (s.room(name, count, N) for name in ("u", "costate", "dual", "K"))
+        cost, error, gap, words, good = (np.empty(count, kind) for kind in (float, float, float, int, bool))
+        return Solution(
+            s.room("x", count, N + 1), u, costate, np.empty((count, q)), dual, cost, error, gap, words, words.copy(),
+            good, gains, np.empty((count, q, q)),
+        )  # fmt: skip
 
     def flags(self, name: str) -> Any:
         """A number of every lane."""
@@ -765,113 +777,148 @@ class Machine:
 
 
 class Solver:
-    """Newton's iteration on problems of one kind; d_0 = free @ y with any y."""
+    """Newton's iteration on problems of one kind; d_0 = free @ y with any y.
 
-    def __init__(self, problem: Any, consts: Any, target: Any, free: Numbers, options: Options, note: Any = None,
+    Problems begin at (x, u, target): nodes x (B, N + 1, ...), controls u (B, N, ...), and what their ends need.
+    """
+
+    def __init__(self, problem: Any, consts: Any, free: Numbers, options: Options, note: Any = None,
                  backend: str = "llvm"):  # fmt: skip
-        self.problem, self.consts, self.target, self.free = problem, consts, target, free
+        self.problem, self.consts, self.free = problem, consts, free
         self.options, self.note, self.backend, self.stopped = options, note, backend, False
+        self.moving = Lock()  # threads that move numbers by NumPy would fight for Python at every move
 
-    def machine(self, x: Any, u: Numbers, target: Any) -> Machine:
-        """The loops for iterates of these shapes, with the first one put in."""
-        made = take_machine(self.problem, Kind.of(self.consts, x, u, target, self.free, self.backend))
-        made.load(self.consts, self.free, target, self.options)
-        made.begin(x, u)
+    def machine(self, x: Any, u: Numbers, target: Any, made: Machine | None = None) -> Machine:
+        """The loops for iterates of these shapes, with the first one put in; `made` has run such ones before."""
+        if made is None:
+            made = take_machine(self.problem, Kind.of(self.consts, x, u, target, self.free, self.backend))
+            made.load(self.consts, self.free, self.options)
+        made.begin(x, u, target)
         return made
 
-    def judge(self, x: Any, u: Numbers, known: Multipliers) -> Solution:
+    def judge(self, given: Any, known: Multipliers) -> Solution:
         """What an iterate with its multipliers is worth."""
-        at = self.machine(x, u, self.target)  # it evaluates what is held
+        at = self.machine(*given)  # it evaluates what is held
         at.put_in(known, 0.0, 1.0)
         at.score()
-        found = self._read(at, len(u))
+        found = self._read(at, at.room(at.kind.lanes)).named()
         give_machine(at)
         return found
 
-    def solve(self, x: Any, u: Numbers, known: Multipliers | None = None) -> Solution:
-        """Solve from the nodes x (B, N + 1, ...) and the controls u (B, N, ...); of one problem, from multipliers."""
-        if self.backend == "cuda" or len(u) <= SIDE_BY_SIDE:
-            return self._solve(x, u, slice(None), self.note, known)
-        count = -(-len(u) // SIDE_BY_SIDE)  # few enough at once that their numbers stay near the processor
-        places = [slice(len(u) * k // count, len(u) * (k + 1) // count) for k in range(count)]
-        done: list[Solution] = []
-        with ThreadPoolExecutor(count_processors()) as pool:
-            waiting = [pool.submit(self._solve, x, u, place) for place in places]
-            while len(done) < count:
-                try:
-                    for each in waiting[len(done) :]:
-                        done.append(each.result())
-                        if self.note is not None:
-                            worst = float(done[-1].error.max()), float(done[-1].infeasibility.max())
-                            self.note(places[len(done) - 1].stop, *worst)
-                except KeyboardInterrupt:
-                    self.stopped = True  # the parts end with what they have
-        return Solution(*(join(parts) for parts in zip(*done, strict=True)))
+    def solve(self, given: Callable[[slice], Any], count: int, known: Multipliers | None = None) -> Solution:
+        """Solve so many problems from given(part), which says where a part of them begins; one also from multipliers.
 
-    def solve_first(self, x: Any, u: Numbers, known: Multipliers | None = None) -> Solution:
+        Each thread takes few at once, so that their numbers stay near it. The last part may begin in the one before.
+        """
+        if self.backend == "cuda" or count <= LEAST_LANES:
+            return self._solve(given(slice(count)), known)
+        fitting = MOST_STAGES // given(slice(1))[1].shape[1]  # by the number of steps
+        most = min(SIDE_BY_SIDE, max(LEAST_LANES, fitting - fitting % LEAST_LANES))
+        parts = max(-(-count // most), min(count_processors(), -(-count // LEAST_LANES)))
+        size = -(-count // parts)
+        rest = iter([*range(0, count - size, size), count - size])
+        first = self.machine(*given(slice(size)))
+        found, done, threads = first.room(count), [], min(parts, count_processors())
+
+        def work(at: Machine | None = None, note: Any = None) -> None:
+            """Solve one part after the other, until another thread has begun the last one."""
+            for begin in rest:
+                part, ended = slice(begin, begin + size), False
+                while not ended:
+                    try:
+                        with self.moving:
+                            x, u, target = given(part)
+                            at = self.machine(x, u, target, at)
+                        self._search(at)
+                        own = self._read(at, part_of(found, part))
+                        done.append(begin)
+                        ended = True
+                        if note is not None:
+                            worst = float(own.error.max()), float(own.infeasibility.max())
+                            note(min(count, size * len(done)), *worst)
+                    except KeyboardInterrupt:
+                        self.stopped = True  # the parts end with what they have
+            if at is not None:
+                give_machine(at)
+
+        with ThreadPoolExecutor(threads - 1 or 1) as pool:
+            others = [pool.submit(work) for _ in range(threads - 1)]
+            work(first, self.note)
+            for other in others:
+                other.result()
+        return found.named()
+
+    def solve_first(self, given: Callable[[slice], Any], count: int, known: Multipliers | None = None) -> Solution:
         """One problem after the other until one is solved or feasible: all run on the code of the first."""
-        for b in range(len(u)):
-            found = self._solve(x, u, slice(b, b + 1), self.note, known)
+        for b in range(count):
+            found = self._solve(given(slice(b, b + 1)), known)
             if self.stopped or found.status[0] == "optimal" or found.infeasibility[0] <= self.options.feasible:
                 break
         return found
 
-    def _solve(self, x: Any, u: Numbers, place: slice, note: Any = None, known: Multipliers | None = None) -> Solution:
-        """Solve some of the problems side by side."""
-        x, u, target = part_of((x, u, self.target), place)
-        at, count = self.machine(x, u, target), -1
+    def _solve(self, given: Any, known: Multipliers | None) -> Solution:
+        """Solve problems (x, u, target) side by side."""
+        at = self.machine(*given)
         if known is not None:  # the largest is 10 then, as after the first step of another search
             largest = max(np.abs(part).max(initial=0.0) for part in known)
             at.put_in(known, at.barrier and KNOWN_BARRIER, MULTIPLIER / largest)
-        begin = time.thread_time()
+        self._search(at, self.note, known is None)
+        found = self._read(at, at.room(at.kind.lanes)).named()
+        give_machine(at)
+        return found
+
+    def _search(self, at: Machine, note: Any = None, anew: bool = True) -> None:
+        """Iterate until all problems have ended, or somebody stops it."""
+        begin, count, rounds = time.thread_time(), -1, 1
         try:
             while not self.stopped:
-                at.score()
-                if not at.flags("take").any():
-                    continue
-                count += 1
+                clock = time.perf_counter()
+                count += (done := at.search(rounds))
                 if note is not None:
-                    note(count, *(float(at.lane.leaves("scores")[0][k, 0, : len(u)].min()) for k in (ERROR, GAP)))
+                    worst = (float(at.lane.leaves("scores")[0][k, 0, : at.kind.lanes].min()) for k in (ERROR, GAP))
+                    note(count, *worst)
+                elif count:
+                    rounds = max(1, int(CHUNK_SECONDS * done / (time.perf_counter() - clock)))  # Ctrl-C waits so long
                 if at.flags("status").all():
                     break
                 at.step()
-                if not count and self.options.scaled and not at.barrier and known is None:
+                if not count and self.options.scaled and not at.barrier and anew:
                     at.scale()
         except KeyboardInterrupt:
             self.stopped = True
         at.numbers["status"][at.numbers["status"] == ACTIVE] = INTERRUPTED
-        found = self._read(at, len(u))
         at.improve(time.thread_time() - begin)
-        give_machine(at)
-        return found
 
-    def _read(self, at: Machine, lanes: int) -> Solution:
-        """What the machine found; a last sweep has no shift, and tells whether it is a minimum."""
+    def _read(self, at: Machine, found: Solution) -> Solution:
+        """Put there what the machine found; a last sweep has no shift, and tells whether it is a minimum."""
         at.forward()  # takes over the last iterate
         at.finish()
         at.lengths[1][:2] = 0.0
         for name, number in (("used", 0.0), ("is_plain", 0.0), ("soft", 0.0), ("weight", MAX_WEIGHT)):
             at.numbers[name][...] = number
         at.score()
-        scores = at.lane.read("scores", lanes)[:, 0].T
-        end, own, xp = at.lane.leaves("end"), at.stages, at.kind.arrays
+        count, own, stages, xp = len(found.u), at.lane, at.stages, at.kind.arrays
+        factor, scores = own.first("lengths", count)[:, 3], own.first("scores", count).copy()
         if at.barrier:
-            for slack, dual in ((own.leaves("slack")[0], own.leaves("dual")[0]), end[1:]):
+            for slack, dual in ((stages.leaves("slack")[0], stages.leaves("dual")[0]), own.leaves("end")[1:]):
                 slack[...] = xp.maximum(slack, dual / (MAX_STIFFNESS * at.softest * at.lengths[1][3]))
             at.score()
         at.numbers["take"][...] = 1.0
         at.back()
-        reach = at.lane.read("value", lanes).S[:, 0]
+        found.reach[...] = own.first("value", count, ValueFunction._fields.index("S"))
         at.choose()
-        x, u, costate, dual, K = (at.stages.read(name, lanes) for name in ("x", "u", "costate", "dual", "K"))
-        (error, gap, cost, _), factor = scores, at.lane.read("lengths", lanes)[:, 0, 3]
-        costate, dual = costate[:, :-1] / factor[:, None, None], dual[:, :-1] / factor[:, None, None]
-        nu = at.lane.read("end", lanes).nu[:, 0] / factor[:, None]
-        iterations, status, bad = (at.lane.read(name, lanes)[:, 0] for name in ("iterations", "status", "bad"))
-        return Solution(
-            x, u[:, :-1], costate, nu, dual, cost / factor, error, gap, iterations.astype(int),
-            [STATUS[int(word)] for word in status], (bad == 0) & at.exact, K[:, :-1], reach,
-        )  # fmt: skip
+        parts = (found.x, found.u, found.costate, found.dual, found.gains)
+        with self.moving:
+            for name, part in zip(("x", "u", "costate", "dual", "K"), parts, strict=True):
+                stages.read(name, count, part)
+            for part in (found.costate, found.dual):
+                part[...] /= factor[:, None, None]
+        found.error[...], found.infeasibility[...], found.cost[...], _ = scores.T
+        found.cost[...] /= factor
+        found.nu[...] = own.first("end", count) / factor[:, None]
+        found.iterations[...], found.status[...] = own.first("iterations", count), own.first("status", count)
+        found.strict[...] = (own.first("bad", count) == 0) & at.exact
+        return found
 
 
 class Solution(NamedTuple):
@@ -886,10 +933,14 @@ class Solution(NamedTuple):
     error: Numbers  # the residual of the conditions of first order, where multipliers are about 1
     infeasibility: Numbers
     iterations: Numbers
-    status: list[str]
+    status: Any  # of each, in words
     strict: Numbers  # whether the second-order conditions hold strictly
     gains: Numbers  # (B, N, controls, dim): the feedback of the last sweep
     reach: Numbers  # (B, rows of psi, rows of psi): zero in directions that the linearised motion cannot reach
+
+    def named(self) -> Solution:
+        """The same, with words for the numbers of `status`."""
+        return self._replace(status=[STATUS[word] for word in self.status])
 
 
 def join(parts: tuple[Any, ...]) -> Any:

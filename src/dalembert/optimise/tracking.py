@@ -154,7 +154,7 @@ class Tracker:
         if machine is None or self._known["k"] != k - 1:
             options = Options(tolerance=0.0, barrier=1e-4, least=1e-4, scaled=False)  # the barrier stays as it is
             problem = Following(self.discrete, self.discrete.dim, self.discrete.controls)
-            solver = Solver(problem, (system, self.numbers), None, np.zeros((problem.dim, 0)), options)
+            solver = Solver(problem, (system, self.numbers), np.zeros((problem.dim, 0)), options)
             machine = self._known["machine"] = solver.machine(x, wanted[None, :-1], None)
             machine.improve(np.inf)  # it will be used often
         else:
