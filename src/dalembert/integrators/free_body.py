@@ -569,7 +569,8 @@ def push_by_shape(
 
     def shaped(at: Array, ratio: Array) -> Array:
         """The change of a momentum at a fixed phase."""
-        return at * (own @ growth - 0.5 * d_k2 * ratio * ratio * own[:, 2])
+        change: Array = at * (own @ growth - 0.5 * d_k2 * ratio * ratio * own[:, 2])
+        return change
 
     begun = (d_start - shaped(m, sn0 / dn0)) @ along / where_far(along @ along)
     phase = begun + 0.5 * (t * relative - quotients * d_k2)
@@ -643,7 +644,7 @@ def _hold_change_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tup
 
 @exact_motion.defjvp
 def _exact_motion_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    """The derivatives by inertia and momentum: a closed form, or a Jacobian, for reverse mode passes through no loop."""
+    """The derivatives by inertia and momentum: a closed form, or a Jacobian as reverse mode passes through no loop."""
     still: Any = jax.lax.stop_gradient(primals)
     level, inertia, m, _, own_axes, t = still
     g, axes = primals[3:5]

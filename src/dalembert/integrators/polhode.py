@@ -226,16 +226,17 @@ def zeta(level: Polhode, u: Scalar) -> tuple[Array, Array]:
     near, q = level.flags[0] > 0, level.nome
     _, rest, sine, cosine, sinh, cosh, _ = _waves(level, u)
     c, s, sign = jnp.where(near, cosh, cosine), jnp.where(near, sinh, sine), jnp.where(near, 1.0, -1.0)
-    c2, s2, even = c * c + sign * s * s, 2.0 * s * c, [(1.0, 0.0)]
+    one, zero = jnp.ones(()), jnp.zeros(())
+    c2, s2, even = c * c + sign * s * s, 2.0 * s * c, [(one, zero)]
     for _ in range(3):  # cosines and sines of 0, 2z, 4z and 6z
         even.append((even[-1][0] * c2 + sign * even[-1][1] * s2, even[-1][1] * c2 + even[-1][0] * s2))
-    first, value, slope, curve = 0.0, 1.0, 0.0, 0.0  # of theta_4, its value at 0, and its derivatives by z
+    first, value, slope, curve = zero, one, zero, zero  # of theta_4, its value at 0, and its derivatives by z
     for n in range(1, 4):
         weight = 2.0 * (-1.0) ** n * q ** (n * n)
         first, value = first + weight, value + weight * even[n][0]
         slope, curve = slope - 2.0 * n * weight * even[n][1], curve - 4.0 * n * n * weight
     flat = slope / value, curve / (1.0 + first)
-    first, value, slope, curve = 0.0, 0.0, 0.0, 0.0  # of theta_2 where functions are hyperbolic
+    first, value, slope, curve = zero, zero, zero, zero  # of theta_2 where functions are hyperbolic
     for n in range(4):
         weight = q ** (n * (n + 1))
         first, value = first + weight, value + weight * (even[n][0] * c + even[n][1] * s)
