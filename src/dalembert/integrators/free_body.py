@@ -455,7 +455,8 @@ def _change_along(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes
                 return own[:2] + dt * (a @ rates)
 
             def improve(_: Any, rates: Array) -> Array:
-                return jnp.sum(factor[:, :2] * inside(rates)[:, None], 2) + by[:, :2]
+                better: Array = jnp.sum(factor[:, :2] * inside(rates)[:, None], 2) + by[:, :2]
+                return better
 
             rates = jax.lax.fori_loop(0, ITERATIONS, improve, by[:, :2])
             last = jnp.sum(factor[:, 2] * inside(rates), 1) + by[:, 2]
