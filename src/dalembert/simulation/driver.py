@@ -535,7 +535,8 @@ def _run_again(
     """
     if schedule.integrator.must_ask(system) or (found := words_of((system, h))) is None or found[0] != kind[0]:
         return None
-    if (of_curve := concrete_leaves(arrays)) is None or shapes_of(of_curve) != kind[1]:
+    of_curve: Any = arrays and concrete_leaves(arrays)
+    if of_curve is None or (of_curve and shapes_of(of_curve) != kind[1]):
         return None
     rows = None if controls is None else read_rows(controls, schedule.steps, system.inputs)
     if rows is None and controls is not None:
