@@ -173,6 +173,47 @@ def test_a_curve_is_traced_once_however_often_the_same_code_makes_it(knives, mon
             assert np.abs(found).max() > 1e-4
 
 
+WEIGHTS = np.array([1.0, 0.5])
+PLACES = (np.array([0.1, 0.2]), {"far": np.array([0.3])})
+
+
+def test_a_call_that_was_made_before_has_the_derivatives_of_its_own_numbers(knives, monkeypatch):
+    """Numbers that a curve closes over or reads change from call to call, in place too: the slopes are those of JAX."""
+    _, (state, other) = knives
+    at_once, plain = [], driver._run_again
+    monkeypatch.setattr(driver, "_run_again", lambda *given: at_once.append(made := plain(*given)) or made)
+
+    def compare(masses, begin, shift, directions):
+        def scaled(s):
+            if shift.size == 1:
+                return driven(masses)
+            return driven(masses * (1.0 + jnp.sum(s * WEIGHTS[:1]) * shift[0]) + jnp.sum(PLACES[1]["far"] * s))
+
+        def curve(s):
+            moved = begin._replace(xi=begin.xi + shift[-1] * WEIGHTS[0] * jnp.sum(s))
+            return scaled(s), moved._replace(momentum=scaled(s).momentum(moved.t, moved.g, moved.xi)), 0.1
+
+        here = jax.tree.map(np.asarray, curve(np.zeros(() if directions is None else directions)))
+        options = {"step": 0.1, "steps": 5, "save_every": 2}
+        run = da.simulate(here[0], METHOD, here[1], **options, tangents=curve, directions=directions)
+        along = lambda s: da.simulate(curve(s)[0], METHOD, curve(s)[1], **options).records
+        expected = jax.jacfwd(lambda s: along(s).state)(jnp.zeros(() if directions is None else directions))
+        for found, wanted in zip(jax.tree.leaves(run.tangents.state), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(found if directions is None else np.moveaxis(found, 0, -1), wanted, atol=1e-13)
+        return np.asarray(run.tangents.state.g[..., -1, :])
+
+    found = []
+    for shift in (np.array([0.3]), np.array([0.5, 0.7]), np.array([0.4, 0.2]), np.array([0.3, 0.6])):
+        for k, (masses, begin) in enumerate([(MASSES, state), (1.1 * MASSES, state), (1.1 * MASSES, other)]):
+            WEIGHTS[0], PLACES[1]["far"][0] = 1.0 + k, 0.3 + k
+            found += [compare(np.asarray(masses), begin, shift, directions) for directions in (None, 1)]
+    assert len({each.tobytes() for each in found[1::2]}) == len(found[1::2])
+    steady = compare(np.asarray(MASSES), state, np.array([0.3, 0.6]), 3)
+    at_once.clear()
+    np.testing.assert_array_equal(compare(np.asarray(MASSES), state, np.array([0.3, 0.6]), 3), steady)
+    assert [each is not None for each in at_once if each is None or each.tangents is not None] == [True]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

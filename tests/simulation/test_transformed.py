@@ -470,3 +470,29 @@ def test_a_loss_that_vanishes_has_second_derivatives():
     slopes = jax.jacfwd(ends)(THROWN[:3])
     assert not np.any(jax.jit(jax.grad(loss))(THROWN[:3]))
     np.testing.assert_allclose(jax.hessian(loss)(THROWN[:3]), slopes.T @ slopes, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("every", sampled([1, 3]))
+def test_a_number_of_all_states_of_the_exact_body_has_its_gradient(every):
+    """What no step changes is a constant of the step backwards; records whose cotangents vanish are passed over."""
+    method, x = da.DiscreteMoserVeselov(), jnp.array([1.1, 1.9, 3.2, 0.2, 0.7, 0.5, -0.6, 0.7])
+
+    def number(x, weights):
+        system = da.models.rigid_body(
+            jnp.diag(x[:3]) + x[3] * jnp.array([[0.0, 1.0, 0.5], [1.0, 0.0, 0.0], [0.5, 0.0, 0.0]])
+        )
+        run = da.simulate(system, method, system.state(momentum=x[4:7]), step=x[7], steps=60, save_every=every)
+        return sum(jnp.sum(jnp.tensordot(weights, leaf * leaf, 1)) for leaf in (run.g, run.xi))
+
+    rows = 60 // every + 1
+    many = jnp.stack([jnp.sin(1.0 + jnp.arange(rows)), jnp.zeros(rows).at[rows // 2].set(1.0)])
+    for weights in many:
+        expected = np.asarray(jax.jacfwd(number)(x, weights))
+        for found in (jax.grad(number)(x, weights), jax.jit(jax.grad(number))(x, weights)):
+            np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11 * np.abs(expected).max())
+        steps = 1e-6 * np.eye(len(x))
+        slopes = [(number(x + step, weights) - number(x - step, weights)) / 2e-6 for step in steps]
+        np.testing.assert_allclose(expected, slopes, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
+    lanes = jax.vmap(jax.grad(number), (None, 0))(x, many)
+    np.testing.assert_allclose(lanes[1], expected, rtol=1e-11, atol=1e-11 * np.abs(expected).max())
+    assert np.abs(expected).max() > 0.1

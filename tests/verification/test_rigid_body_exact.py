@@ -313,9 +313,20 @@ def test_derivatives_of_many_periods_are_powers_of_those_of_one(name):
         assert np.abs(quick.rotation - slow.rotation).max() <= 1e-13
 
 
+def change_by_shape(level, inertia, m, g, axes, t):
+    """(whether it is regular, the derivatives by the closed form in all directions)."""
+    end = free._motion_in_axes(level, inertia, m, g, axes, t)
+
+    def push(d):
+        return free.push_by_shape(level, inertia, m, axes, t, end, d[:9].reshape(3, 3), d[9:])
+
+    regular, momentum, turn = jax.vmap(push)(jnp.eye(12))
+    return regular[0], free.Change(momentum, turn, end[1])
+
+
 FAST, SLOW, ALONG, SHAPE = (
     compile_function(each, place=False)
-    for each in (free.change_of_motion, free._change_by_substeps, free._change_along, free._change_by_shape)
+    for each in (free.change_of_motion, free._change_by_substeps, free._change_along, change_by_shape)
 )
 SYMMETRIC = np.eye(12)
 SYMMETRIC[:9, :9] = 0.5 * (np.eye(9) + np.eye(9).reshape(3, 3, 9).transpose(1, 0, 2).reshape(9, 9))
@@ -345,8 +356,8 @@ def test_derivatives_of_a_motion_are_those_of_the_map(name):
 
 @pytest.mark.parametrize(("seed", "count"), [(0, 4), pytest.param(1, 100, marks=pytest.mark.heavy)])
 def test_the_closed_form_of_a_derivative_against_the_equation_that_it_follows(seed, count):
-    """Random bodies over up to half a period, in the regular and in the other cases: `change_of_motion` chooses."""
-    rng, one = np.random.default_rng(seed), jnp.eye(3)
+    """Random bodies over up to half a period, in the regular and in the other cases, which the derivative chooses."""
+    rng, one, several = np.random.default_rng(seed), jnp.eye(3), 0
     for k in range(count):
         moments, m = jnp.array(np.exp(rng.normal(size=3))), jnp.array(rng.normal(size=3))
         if k % 4 == 3:
@@ -354,9 +365,12 @@ def test_the_closed_form_of_a_derivative_against_the_equation_that_it_follows(se
         level = on_level(moments, m, one, one)
         t = rng.uniform(-0.5, 0.5) * 2.0 * level.period / level.speed
         given = (level, jnp.diag(moments), m, one, one, t)
-        found, expected = FAST(*given), ALONG(*given)
-        for part, other in zip(found[:2], expected[:2], strict=True):
-            assert np.abs(SYMMETRIC @ (part - other)).max() <= 1e-12 * np.abs(SYMMETRIC @ other).max()
+        expected, (regular, closed) = ALONG(*given), SHAPE(*given)
+        several += regular
+        for found in (FAST(*given), closed) if regular else (FAST(*given),):
+            for part, other in zip(found[:2], expected[:2], strict=True):
+                assert np.abs(SYMMETRIC @ (part - other)).max() <= 1e-12 * np.abs(SYMMETRIC @ other).max()
+    assert 0 < several < max(count, 5)
 
 
 def test_a_derivative_after_many_periods_takes_no_longer():
@@ -367,7 +381,7 @@ def test_a_derivative_after_many_periods_takes_no_longer():
         return exact_motion(on_level(moments, m, one, one), t)[0]
 
     e = 1e-9
-    found = FAST(on_level(moments, m, one, one), jnp.diag(moments), m, one, one, t).momentum[9:]
+    given = (on_level(moments, m, one, one), jnp.diag(moments), m, one, one, t)
     step = jax.jit(
         lambda d: (
             (8 * (momentum(m + e * d) - momentum(m - e * d)) - momentum(m + 2 * e * d) + momentum(m - 2 * e * d))
@@ -375,7 +389,9 @@ def test_a_derivative_after_many_periods_takes_no_longer():
         )
     )
     expected = np.stack([step(d) for d in one])
-    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+    for found in (FAST(*given), SHAPE(*given)[1]):
+        assert np.abs(found.momentum[9:] - expected).max() <= 1e-5 * np.abs(expected).max()
+    np.testing.assert_allclose(FAST(*given).turn, SHAPE(*given)[1].turn, rtol=0.0, atol=1e-10 * t)
     assert np.abs(expected).max() > 1e4
 
 

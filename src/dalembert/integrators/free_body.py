@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from ..groups import unit_quaternion
 from ..numerics.types import Array, Float, Scalar
-from .polhode import TINY, Polhode, at_time, carlson_third
+from .polhode import TINY, Polhode, at_time, carlson_third, zeta
 
 Vector3 = Float[Array, "3"]
 Matrix3 = Float[Array, "3 3"]
@@ -436,17 +436,34 @@ def _change_along(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes
 
     def panel(state: tuple[Array, Array]) -> tuple[Array, Array]:
         k, V = state
-        factor, force = jax.vmap(at)((k + nodes) * dt)
 
-        def inside(rates: Array) -> Array:
-            return (V[:2].reshape(18) + dt * (a @ rates)).reshape(-1, 2, 9)
+        def fill(j: Array, rows: tuple[Array, Array]) -> tuple[Array, Array]:
+            """Row j: in a loop, for written out eight times it is most of what a first derivative compiles."""
+            here = jnp.where(jnp.arange(PANEL_NODES) == j, 1.0, 0.0)
+            found = at((k + here @ nodes) * dt)
+            return rows[0] + here[:, None, None] * found[0], rows[1] + here[:, None, None] * found[1]
 
-        def improve(_: Any, rates: Array) -> Array:
-            return (factor[:, :2] @ inside(rates) + force[:, :2]).reshape(-1, 18)
+        begin = jnp.zeros((PANEL_NODES, 3, 2)), jnp.zeros((PANEL_NODES, 3, 9))
+        factor, force = jax.lax.fori_loop(0, PANEL_NODES, fill, begin)
 
-        rates = jax.lax.fori_loop(0, ITERATIONS, improve, force[:, :2].reshape(-1, 18))
-        last = jnp.einsum("sj,sjk->sk", factor[:, 2], inside(rates)) + force[:, 2]
-        return k + 1.0, V + dt * jnp.concatenate([(weights @ rates).reshape(2, 9), (weights @ last)[None]])
+        def advance(j: Array, new: Array) -> Array:
+            """Column j, which does not depend on the others."""
+            here = jnp.where(jnp.arange(9) == j, 1.0, 0.0)
+            own, by = V @ here, force @ here
+
+            def inside(rates: Array) -> Array:
+                return own[:2] + dt * (a @ rates)
+
+            def improve(_: Any, rates: Array) -> Array:
+                better: Array = jnp.sum(factor[:, :2] * inside(rates)[:, None], 2) + by[:, :2]
+                return better
+
+            rates = jax.lax.fori_loop(0, ITERATIONS, improve, by[:, :2])
+            last = jnp.sum(factor[:, 2] * inside(rates), 1) + by[:, 2]
+            after = own + dt * jnp.concatenate([weights @ rates, weights @ last[:, None]])
+            return new + after[:, None] * here
+
+        return k + 1.0, jax.lax.fori_loop(0, 9, advance, jnp.zeros((3, 9)))
 
     _, V = jax.lax.while_loop(lambda state: state[0] < panels, panel, (jnp.zeros(()), jnp.zeros((3, 9))))
     momentum, rotation = _motion_in_axes(level, inertia, m, g, axes, t)
@@ -472,13 +489,12 @@ def _rate(b: Body, m: Vector3) -> Array:
     return rate
 
 
-@jax.custom_jvp
 def change_of_motion(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar) -> Change:
     """The derivatives over the time t. The momentum comes back after a period T, so that with t = n T + r, |r| <= T/2,
 
-        D F_t = D F_r (D F_T)^n,   D F_T = 1 - m' dT,
+        D F_t = D F_r D F_nT,   D F_nT = 1 - n m' dT.
 
-    and the power costs log2 n products. A momentum that stays comes back at any time: T is a substep there.
+    A momentum that stays comes back at any time: T is a substep there, and the power costs log2 n products.
     """
     none = Change(jnp.concatenate([jnp.zeros((9, 3)), jnp.eye(3)]), jnp.zeros((12, 3)), jnp.eye(3))
     along = jnp.cross(m, body_on_level(inertia, m).inverse @ m)
@@ -494,15 +510,12 @@ def change_of_motion(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, a
         k, _, last = state
         return k + 1.0, last, _change_along(level, inertia, m, g, axes, jnp.where(k == 0.0, times[0], times[1]))
 
-    shape, rest_by_shape = _change_by_shape(level, inertia, m, g, axes, times[1])
-    regular = shape & moves
-    first = jnp.where(moves, jnp.where((times[1] == 0.0) | regular, 2.0, 1.0), 0.0)
+    first = jnp.where(moves, jnp.where(times[1] == 0.0, 2.0, 1.0), 0.0)
     _, stays, rest = jax.lax.while_loop(lambda state: state[0] < 2.0, take, (first, none, none))
-    rest = jax.tree.map(lambda yes, no: jnp.where(regular, yes, no), rest_by_shape, rest)
-    once = _change_by_period(
-        level, inertia, m, along, axes, period, _motion_in_axes(level, inertia, m, g, axes, period)[1]
+    before = whole * period
+    periods = _change_by_period(
+        level, inertia, m, along, axes, before, _motion_in_axes(level, inertia, m, g, axes, before)[1]
     )
-    once = jax.tree.map(lambda yes, no: jnp.where(moves, yes, no), once, stays)
 
     def square(state: tuple[Array, Change, Change]) -> tuple[Array, Change, Change]:
         left, power, total = state
@@ -510,71 +523,77 @@ def change_of_motion(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, a
         chosen = jax.tree.map(lambda yes, no: jnp.where(left > 2.0 * half, yes, no), total.then(power), total)
         return half, power.then(power), chosen
 
-    _, _, total = jax.lax.while_loop(lambda state: state[0] > 0, square, (whole, once, none))
+    _, _, total = jax.lax.while_loop(lambda state: state[0] > 0, square, (jnp.where(moves, 0.0, whole), stays, none))
+    total = jax.tree.map(lambda yes, no: jnp.where(moves, yes, no), periods, total)
     found: Change = total.then(rest)
     return found
 
 
-def _change_by_shape(
-    level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar
-) -> tuple[Array, Change]:
-    """(whether it is regular, the derivatives over the time t by the closed form of the motion and one quadrature).
+def push_by_shape(
+    level: Polhode, inertia: Matrix3, m: Vector3, axes: Matrix3, t: Scalar, end: tuple[Vector3, Matrix3],
+    d_inertia: Matrix3, d_m: Vector3,
+) -> tuple[Array, Vector3, Vector3]:  # fmt: skip
+    """(whether it is regular, the changes of momentum and turn at the `end`, the time t) by the form of the motion.
 
     With m = (A cn, B sn, D dn) a change of the level changes the amplitudes, and the phase by t l'/l - Q d(k^2)/2 with
-    Q = int sd^2 dt; m' times it is added. Changes of the axes turn the momentum and its start. It is regular where no
-    moments are nearly equal, the motion is neither near an axis nor near the separatrix, and the time is not short.
+    Q = int sd^2 dt; m' times it is added. Changes of the axes turn the momentum and its start. With Jacobi's function Z
+    and S = int_0^K sn^2
+
+        int sn^2 du = u S/K - Z/k^2,   int sd^2 du = (u - int sn^2 du - sn cn/dn)/(1 - k^2).
+
+    It is regular where no moments are nearly equal, the motion is neither near an axis nor near the separatrix, and the
+    time is not short.
     """
-    b, inverse = body_on_level(inertia, m), 1.0 / jnp.diag(inertia)
+    b, inverse, (new, rotation) = body_on_level(inertia, m), 1.0 / jnp.diag(inertia), end
     own, (La, _, Lc), (ab, bc, ac), (ea, eb, ec) = _shape(level, inverse, m, axes)
     along, gaps, speed = jnp.cross(m, inverse * m), jnp.min(jnp.abs(jnp.stack([ab, bc, ac]))), jnp.abs(ea * bc)
-    far = (gaps > REGULAR * jnp.max(inverse)) & (jnp.abs(eb * ac) > REGULAR * speed)
+    far = (gaps > REGULAR * jnp.max(inverse)) & (jnp.abs(eb * ac) > REGULAR * speed) & (level.speed != 0)
     far &= along @ along > (REGULAR * b.C * jnp.max(inverse)) ** 2
     far &= jnp.abs(t) * _rate(b, m) > MAX_PANEL
-    ab, bc, ac, ea, ec, speed = (jnp.where(far, each, 1.0) for each in (ab, bc, ac, ea, ec, speed))
-    nodes, _, weights = gauss_coefficients(PANEL_NODES)
-    panels = jnp.where(far, jnp.maximum(1.0, jnp.ceil(jnp.abs(t * level.speed) / MAX_SHAPE_PANEL)), 0.0)
+
+    def where_far(each: Array) -> Array:
+        return jnp.where(far, each, 1.0)
+
+    ab, bc, ac, ea, eb, ec, speed, moving, square = map(where_far, (ab, bc, ac, ea, eb, ec, speed, level.speed, b.C))
     amplitudes = jnp.abs(jnp.stack([ec, ec, ea]) / jnp.stack([ac, bc, ac]))  # the squares of A, B, D
-
-    def inside(time: Array) -> Array:
-        """sd^2, and the products of the components of the momentum."""
-        here = _motion_in_axes(level, inertia, m, g, axes, time)[0]
-        parts = (here * here) @ own / amplitudes
-        return jnp.concatenate([(parts[1] / parts[2])[None], jnp.outer(here, here).reshape(9)])
-
-    def add(state: tuple[Array, Array]) -> tuple[Array, Array]:
-        k, total = state
-        return k + 1.0, total + weights @ jax.vmap(inside)((k + nodes) * (t / panels))
-
-    _, sums = jax.lax.while_loop(lambda state: state[0] < panels, add, (jnp.zeros(()), jnp.zeros(10)))
-    sums = sums * (t / jnp.maximum(panels, 1.0))
-    d_inverse, d_square, d_energy = _level_changes(inverse, m)
-    dLa, dLb, dLc = (d_inverse @ own).T
-    dea, dec = (d_energy - d_square * L - b.C * dL for L, dL in ((La, dLa), (Lc, dLc)))
-    relative = dea / ea + (dLb - dLc) / bc  # of l^2
-    d_k2 = ((dLa - dLb) * ec + ab * dec - jnp.abs(ec * ab) * relative) / speed
-    growth = 0.5 * jnp.stack([dec / ec - (dLa - dLc) / ac, dec / ec - (dLb - dLc) / bc, dea / ea - (dLa - dLc) / ac], 1)
-    start = jnp.concatenate([jnp.zeros((9, 3)), jnp.eye(3)])
-    diagonal = jnp.concatenate([jnp.eye(3).reshape(9), jnp.ones(3)])[:, None]
-
-    def shaped(at: Array) -> Array:
-        """The change of a momentum at a fixed phase."""
-        parts = (at * at) @ own
-        bulge = 0.5 * amplitudes[2] * parts[1] / amplitudes[1] / jnp.where(far, parts[2], 1.0)
-        return at * ((growth @ own.T) - jnp.outer(d_k2 * bulge, own[:, 2]))
-
-    new, rotation = _motion_in_axes(level, inertia, m, g, axes, t)
-    begun = (start - shaped(m)) @ along / jnp.where(far, along @ along, 1.0)
-    phase = begun + 0.5 * (t * relative - sums[0] * d_k2)
-    change = diagonal * (shaped(new) + jnp.outer(phase, jnp.cross(new, inverse * new)))
+    k2, mc = jnp.abs(ec * ab) / speed, jnp.abs(eb * ac) / speed
+    to_own = level.axes.T @ axes / jnp.sqrt(amplitudes)[:, None]
+    (cn, sn, dn), (cn0, sn0, dn0) = to_own @ new, to_own @ m
+    dn, dn0 = where_far(dn), where_far(dn0)
+    (first, mean), (last, _) = zeta(level, level.u0), zeta(level, level.u0 + level.speed * t)
+    sines = jnp.where(far, (t * mean - (last - first) / moving) / k2, 0.0)
+    quotients = (t - sines - (sn * cn / dn - sn0 * cn0 / dn0) / moving) / mc
+    L2, L3 = jnp.roll(inverse, -1), jnp.roll(inverse, -2)
+    mixed = (new - m) / jnp.where(far, L3 - L2, 1.0)  # the integrals of m_2 m_3, m_3 m_1 and m_1 m_2
+    squares = own @ (amplitudes * jnp.stack([t - sines, sines, t - k2 * sines]))
+    velocity, mixing = inverse * m, inverse[:, None] * (d_inertia + d_inertia.T) * inverse
+    about = velocity @ d_m - 0.5 * velocity @ d_inertia @ velocity
+    work = (
+        jnp.diag(d_inertia) * inverse * inverse @ squares
+        + jnp.stack([mixing[1, 2], mixing[2, 0], mixing[0, 1]]) @ mixed
+    )
     moments = jnp.diag(inertia)
     gap = moments[:, None] - moments
-    lean = 0.5 * (1.0 - jnp.eye(3)) / jnp.where(far & (gap != 0), gap, 1.0)
-    turns = lean[:, :, None, None] * (jnp.eye(3)[:, None, None, :] * jnp.eye(3)[None, :, :, None])
-    turns = (turns - turns.transpose(0, 1, 3, 2)).reshape(9, 3, 3)
-    change = change + jnp.concatenate([turns @ new - (turns @ m) @ change[9:], jnp.zeros((3, 3))])
-    about = 0.5 * (t * d_energy - jnp.concatenate([jnp.outer(inverse, inverse).reshape(9) * sums[1:], jnp.zeros(3)]))
-    across = jnp.cross(new, start @ rotation - change)
-    return far, Change(change, (across + about[:, None] * new) / jnp.where(far, b.C, 1.0), rotation)
+    lean = d_inertia * (0.5 * (1.0 - jnp.eye(3)) / jnp.where(far & (gap != 0), gap, 1.0))
+    lean = lean.T - lean
+    d_inverse, d_start = -inverse * inverse * jnp.diag(d_inertia), d_m - lean @ m
+    d_square, d_energy = 2.0 * m @ d_start, m * m @ d_inverse + 2.0 * velocity @ d_start
+    dLa, dLb, dLc = d_inverse @ own
+    dea, dec = (d_energy - d_square * L - b.C * dL for L, dL in ((La, dLa), (Lc, dLc)))
+    relative = dea / ea + (dLb - dLc) / bc  # of l^2
+    d_k2 = ((dLa - dLb) * ec + ab * dec) / speed - k2 * relative
+    growth = 0.5 * jnp.stack([dec / ec - (dLa - dLc) / ac, dec / ec - (dLb - dLc) / bc, dea / ea - (dLa - dLc) / ac])
+
+    def shaped(at: Array, ratio: Array) -> Array:
+        """The change of a momentum at a fixed phase."""
+        change: Array = at * (own @ growth - 0.5 * d_k2 * ratio * ratio * own[:, 2])
+        return change
+
+    begun = (d_start - shaped(m, sn0 / dn0)) @ along / where_far(along @ along)
+    phase = begun + 0.5 * (t * relative - quotients * d_k2)
+    change = shaped(new, sn / dn) + phase * jnp.cross(new, inverse * new) + lean @ new
+    across = jnp.cross(new, d_m @ rotation - change)
+    return far, change, (across + (t * about - 0.5 * work) * new) / square
 
 
 def _shape(level: Polhode, inverse: Vector3, m: Vector3, axes: Matrix3) -> tuple[Array, Array, Any, Any]:
@@ -598,11 +617,11 @@ def _level_changes(inverse: Vector3, m: Vector3) -> tuple[Array, Array, Array]:
 def _change_by_period(
     level: Polhode, inertia: Matrix3, m: Vector3, along: Vector3, axes: Matrix3, period: Scalar, rotation: Matrix3
 ) -> Change:
-    """The derivatives over a period T = 4 K/l of a momentum that moves, in closed form: `along` is m'.
+    """The derivatives over n periods T = 4 K/l of a momentum that moves, in closed form: `along` is m'.
 
     With L = 1/I and e_i = <m, L m> - L_i |m|^2 the polhode has l^2 = |e_a (L_b - L_c)|, k^2 = |e_c (L_a - L_b)|/l^2 and
     1 - k^2 = |e_b (L_a - L_c)|/l^2; dK = (K - S)/(2 (1 - k^2)) d(k^2) with S = int_0^K sn^2. The turn v of the body has
-    v x m = R^T dm - dm(T), for the momentum in space is conserved, and <v, m>' = dh + <m, dL m>/2, h the energy.
+    v x m = R^T dm - dm(nT), for the momentum in space is conserved, and <v, m>' = dh + <m, dL m>/2, h the energy.
     """
     inverse = 1.0 / jnp.diag(inertia)
     own, (La, _, Lc), (ab, bc, ac), (ea, eb, ec) = _shape(level, inverse, m, axes)
@@ -629,22 +648,39 @@ def _change_by_period(
     return Change(momentum, (across + about[:, None] * m) / square, rotation)
 
 
-@change_of_motion.defjvp
-def _change_of_motion_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Second derivatives do not know that the period is one: they go along the whole motion."""
-    return change_of_motion(*primals), jax.jvp(_change_by_substeps, primals, tangents)[1]
+@jax.custom_jvp
+def _hold_change(momentum: Array, turn: Array, motion: tuple[Any, ...]) -> tuple[Array, Array]:
+    """What is given, with the derivatives of the change of a motion: second derivatives go along the whole of it."""
+    return momentum, turn
+
+
+@_hold_change.defjvp
+def _hold_change_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    return _hold_change(*primals), tuple(jax.jvp(_change_by_substeps, primals[2], tangents[2])[1][:2])
 
 
 @exact_motion.defjvp
 def _exact_motion_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    """The derivatives by inertia and momentum are a Jacobian by forward mode: reverse mode passes through no loop."""
-    _, inertia, _, g, axes, _ = primals
-    change = change_of_motion(*primals)
+    """The derivatives by inertia and momentum: a closed form, or a Jacobian as reverse mode passes through no loop."""
+    still: Any = jax.lax.stop_gradient(primals)
+    level, inertia, m, _, own_axes, t = still
+    g, axes = primals[3:5]
+    regular, by_shape, turn_by_shape = push_by_shape(
+        level, inertia, m, own_axes, t, _motion_in_axes(*still), tangents[1], tangents[2]
+    )
+
+    def change_once(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        change = change_of_motion(*still)
+        return state[0] + 1.0, change.momentum, change.turn
+
+    begin = jnp.where(regular, 1.0, 0.0), jnp.zeros((12, 3)), jnp.zeros((12, 3))
+    momentum, turn = _hold_change(*jax.lax.while_loop(lambda state: state[0] < 1.0, change_once, begin)[1:], primals)
     new, turned = _motion_in_axes(*primals)
-    velocity = body_on_level(inertia, new).inverse @ new
+    velocity = body_on_level(primals[1], new).inverse @ new
     given = jnp.concatenate([tangents[1].reshape(9), tangents[2]])
-    new_change = given @ change.momentum + tangents[5] * jnp.cross(new, velocity)
-    turned_change = -jnp.cross(given @ change.turn + tangents[5] * velocity, turned)
+    by_shape, turn_by_shape = (jnp.where(regular, each, 0.0) for each in (by_shape, turn_by_shape))
+    new_change = by_shape + given @ momentum + tangents[5] * jnp.cross(new, velocity)
+    turned_change = -jnp.cross(turn_by_shape + given @ turn + tangents[5] * velocity, turned)
     result = axes @ new_change, (tangents[3] @ turned + g @ turned_change) @ axes.T
     return exact_motion(*primals), result
 

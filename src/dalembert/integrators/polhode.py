@@ -210,17 +210,50 @@ def theta_cubics(q: Array, near: Array, x: Array, E: Array) -> Array:
     return jnp.stack([a, b, c, jnp.where(near, real, far[0]), jnp.where(near, imaginary, far[1])])
 
 
-def turned_frame(level: Polhode, t: Scalar) -> Matrix3:
-    """The rows (the axis c across the momentum, its normal, m/|m|) at the time t, the first two turned by psi."""
-    u = level.u0 + level.speed * t
+def _waves(level: Polhode, u: Scalar) -> tuple[Array, ...]:
+    """(half periods in u, the remainder, sine, cosine, sinh and cosh of its z = wave * remainder, e^|z|)."""
     turns = jnp.round(u / level.period)
     rest = u - level.period * turns
-    flip = 1.0 - 2.0 * jnp.abs(turns - 2.0 * jnp.round(0.5 * turns))
-    near, other, outer = level.flags > 0
     z = level.wave * rest
-    sine, cosine, growth = jnp.sin(z), jnp.cos(z), jnp.expm1(jnp.where(near, jnp.abs(z), 0.0))
+    growth = jnp.expm1(jnp.where(level.flags[0] > 0, jnp.abs(z), 0.0))
     up = 1.0 + growth
     sinh, cosh = jnp.where(z < 0, -0.5, 0.5) * (growth + growth / up), 0.5 * (up + 1.0 / up)
+    return turns, rest, jnp.sin(z), jnp.cos(z), sinh, cosh, up
+
+
+def zeta(level: Polhode, u: Scalar) -> tuple[Array, Array]:
+    """Jacobi's function Z(u) = E(u) - u E/K and its slope 1 - E/K at 0, by theta functions (DLMF 22.16.30)."""
+    near, q = level.flags[0] > 0, level.nome
+    _, rest, sine, cosine, sinh, cosh, _ = _waves(level, u)
+    c, s, sign = jnp.where(near, cosh, cosine), jnp.where(near, sinh, sine), jnp.where(near, 1.0, -1.0)
+    one, zero = jnp.ones(()), jnp.zeros(())
+    c2, s2, even = c * c + sign * s * s, 2.0 * s * c, [(one, zero)]
+    for _ in range(3):  # cosines and sines of 0, 2z, 4z and 6z
+        even.append((even[-1][0] * c2 + sign * even[-1][1] * s2, even[-1][1] * c2 + even[-1][0] * s2))
+    first, value, slope, curve = zero, one, zero, zero  # of theta_4, its value at 0, and its derivatives by z
+    for n in range(1, 4):
+        weight = 2.0 * (-1.0) ** n * q ** (n * n)
+        first, value = first + weight, value + weight * even[n][0]
+        slope, curve = slope - 2.0 * n * weight * even[n][1], curve - 4.0 * n * n * weight
+    flat = slope / value, curve / (1.0 + first)
+    first, value, slope, curve = zero, zero, zero, zero  # of theta_2 where functions are hyperbolic
+    for n in range(4):
+        weight = q ** (n * (n + 1))
+        first, value = first + weight, value + weight * (even[n][0] * c + even[n][1] * s)
+        slope, curve = (
+            slope + (2 * n + 1) * weight * (even[n][1] * c + even[n][0] * s),
+            curve + (2 * n + 1) ** 2 * weight,
+        )
+    by = jnp.where(near, 2.0 * level.wave / level.period, 0.0)
+    found = level.wave * jnp.where(near, slope / value, flat[0]) - by * rest
+    return found, level.wave**2 * jnp.where(near, curve / first, flat[1]) - by
+
+
+def turned_frame(level: Polhode, t: Scalar) -> Matrix3:
+    """The rows (the axis c across the momentum, its normal, m/|m|) at the time t, the first two turned by psi."""
+    near, other, outer = level.flags > 0
+    turns, rest, sine, cosine, sinh, cosh, up = _waves(level, level.u0 + level.speed * t)
+    flip = 1.0 - 2.0 * jnp.abs(turns - 2.0 * jnp.round(0.5 * turns))
     x = jnp.where(near, level.nome * (up * up + 1.0 / (up * up)), 2.0 * (cosine - sine) * (cosine + sine))
     k = level.cubics
     values = k[:, 0] + x * (k[:, 1] + x * (k[:, 2] + x * k[:, 3]))

@@ -305,6 +305,23 @@ class TransposedAdvance:
 
 
 @dataclass(frozen=True)
+class SteadyTransposed:
+    """A step backwards with the leaves of the carry that no step changes among the constants: what depends on these
+    alone is computed once.
+    """
+
+    step: TransposedAdvance
+    structure: Any  # of the carry
+    steady: Marks
+
+    def __call__(self, consts: Any, state: Any, row: Any) -> Any:
+        (consts, kept), ((moving, notes), *rest) = consts, row
+        first, second = iter(kept), iter(moving)
+        carry = jax.tree.unflatten(self.structure, [next(first) if mark else next(second) for mark in self.steady])
+        return self.step(consts, state, ((carry, notes), *rest))
+
+
+@dataclass(frozen=True)
 class TransposedObserve:
     """Cotangents of (carry, moving constants) from those of a record, or of some of its real leaves; the carry comes
     with these.
@@ -393,7 +410,6 @@ class NativeAdjoint:
 
     def _build(self, spec: RunSpec, moving: Marks, shapes: tuple[Any, ...], pulls: int | None, notes: bool) -> None:
         self.spec, self.marks = spec, tuple(map(tuple, spec.split(moving)))
-        self.key = (spec, moving, shapes, self.gpu, self.some)
         problem = spec.problem([shape_struct(*shape) for shape in shapes])
         lowered = problem.lower()
         self.lanes = spec.lanes if pulls is None else pulls
@@ -417,14 +433,28 @@ class NativeAdjoint:
         seen = self.real_records if self.seen else []
         solutions = lowered.notes if notes else None
         recorded = shape_struct((), bool) if step.sparse else None
-        control = ((problem.carry_tree, solutions), problem.control_tree, seen, recorded)
+        # what stays as it is through the run is a constant for a step backwards, where that is most of the carry
+        sizes = [leaf.size for leaf in problem.carry_specs]
+        places, state = np.cumsum([0, *sizes]).tolist(), sum(sizes)
+        steady = tuple([all(lowered.steady[a:b]) for a, b in pairwise(places)])
+        if spec.lanes is not None or self.gpu is not None or spec.steps == 1 or 2 * sum(pick(sizes, steady)) < state:
+            steady = (False,) * len(sizes)
+        self.steady = [k for a, b in pick(list(pairwise(places)), steady) for k in range(a, b)]
+        moves = [not mark for mark in steady]
+        carry = problem.carry_tree if all(moves) else pick(problem.carry_specs, moves)
+        control = ((carry, solutions), problem.control_tree, seen, recorded)
         back = self._problem(problem, step, _nothing, (own, consts, acting), control)
+        if self.steady:
+            fixed = pick(problem.carry_specs, steady)
+            back.advance = SteadyTransposed(step, jax.tree.structure(problem.carry_tree), steady)
+            back.consts, back.const_axes = (back.consts, fixed), [*back.const_axes, *[False] * len(fixed)]
         reads = iter(back.lower().reads)
         # what a step backwards reads of a carry and of the solutions is kept, in this order
-        state = sum(leaf.size for leaf in problem.carry_specs)
-        sources = [*range(state), *(2 * state + k for k in range(len(lowered.noted) if notes else 0))]
+        sources = [k for a, b in pick(list(pairwise(places)), moves) for k in range(a, b)]
+        sources += [2 * state + k for k in range(len(lowered.noted) if notes else 0)]
         wanted = [next(reads) for _ in sources]
         kept = pick(sources, wanted)
+        self.key = (spec, moving, shapes, self.gpu, self.some, tuple(kept))
         if not all(lowered.noted[k - 2 * state] for k in kept if k >= 2 * state):
             raise OtherSolutions("a step does not make all solutions that its transpose needs")
         places = iter(range(len(kept)))
@@ -609,7 +639,8 @@ class NativeAdjoint:
             sparse = spec.every > 1 and self.seen
             yes, no = ([Rows(loop.address(flags) + 8 * k, 0)] if sparse else [] for k in range(2))
             turned = piece.turned(spec.saves, spec.steps)
-            loop.run(kept.constants, state, [*given, *yes], made, turned, [*given, *no])
+            shared = self.xp.concatenate([kept.constants[0], kept.starts[0].ravel()[self.steady]])
+            loop.run((shared, kept.constants[1]), state, [*given, *yes], made, turned, [*given, *no])
         found = loop.carry(state)
         after, sums = found[:count], found[count : count + len(self.shared)]
         if spec.initial and self.observer is not None:

@@ -192,6 +192,7 @@ class LoweredProgram:
     reads: tuple[bool, ...] = ()  # which scalars of a control the program reads
     flows: tuple[int, ...] = ()  # see `lowering.find_flows`
     long: bool = False  # whether it has functions, for it is too long to be written out
+    steady: tuple[bool, ...] = ()  # which scalars of the carry a step leaves as they are
 
     @classmethod
     def of(
@@ -203,6 +204,7 @@ class LoweredProgram:
         lowered = cls(program.digest, len(program.constants), captured, record, notes=notes, noted=noted, reads=reads)
         lowered.memory, lowered.operations, lowered.long = program.memory, program.operations, bool(program.functions)
         lowered.flows = flows
+        lowered.steady = tuple(new is old for new, old in zip(program.next_state, program.state, strict=True))
         lowered.__dict__["program"] = program
         return lowered
 
@@ -249,6 +251,7 @@ def cached_program(parts: tuple[Any, ...], trace: Callable[[], LoweredProgram]) 
 
 _OUTLINE = (
     "digest", "inputs", "captured", "record", "memory", "operations", "notes", "noted", "reads", "flows", "long",
+    "steady",
 )  # fmt: skip
 
 

@@ -303,9 +303,9 @@ class Scripts:
             script.copy(after(loop, self.size), script.result(outline.status), 1)
         return script
 
-    def _constants(self, script: Script, captured: Words) -> Place:
+    def _constants(self, script: Script, captured: Words, steady: Sequence[tuple[Place, int]] = ()) -> Place:
         parts = [((k, 0), self.leaves[k].size) for k in self.consts]
-        return script.join([*parts, (script.hold(captured), captured.size)])
+        return script.join([*parts, *steady, (script.hold(captured), captured.size)])
 
     def _inputs(self, turned: bool) -> list[tuple[Place, int]]:
         steps, rows = self.whole.spec.steps, []
@@ -369,7 +369,7 @@ class Scripts:
                 inputs.append((script.hold(np.array([1, 0], np.int64)), 0))
         pushed = script.room(steps * sum(acting))
         made = script.table([_reverse_rows(pushed, sum(acting), steps)])
-        constants = self._constants(script, back.captured)
+        constants = self._constants(script, back.captured, [(after(kept, k), 1) for k in self.steps.steady])
         pointers = constants, (-1, 0), state, script.table(inputs), made
         script.call(back.function, pointers, (0, 0, spec.saves, spec.every), 0)
         add_record(kept, 0)

@@ -572,7 +572,7 @@ class Builder:
         home, depth = self.block, max(arg.block.depth for arg in args)
         while home.outer is not None and depth <= home.outer.depth:
             home = home.outer
-        return home
+        return home if depth or not home.is_arm else self.setup  # once for all steps, be there one that takes the arm
 
     def _fold(self, op: str, type: str, *data: Any) -> Any:
         if op in COMPARISONS:
@@ -792,9 +792,12 @@ class Builder:
             then_values = then()
         with self.inside(second):
             other_values = other()
-        results = [self.source("result", value.type) for value in then_values]
+        found = [a if a is b else self.source("result", a.type) for a, b in zip(then_values, other_values, strict=True)]
+        differing = [k for k, (a, b) in enumerate(zip(then_values, other_values, strict=True)) if a is not b]
+        arms = ([values[k] for k in differing] for values in (then_values, other_values, found))
+        then_values, other_values, results = arms
         self.block.statements.append(Branch(condition, first, then_values, second, other_values, results))
-        return results
+        return found
 
     def call(self, function: Function, args: Sequence[Value]) -> list[Value]:
         """The values of a function of these arguments."""

@@ -637,7 +637,7 @@ def find_host_lanes(
 
 
 def _remember_by(
-    trees: tuple[Any, Any, Any], others: tuple[Any, ...], check: Callable[[], None], make: Callable[[], Result | None]
+    trees: tuple[Any, ...], others: tuple[Any, ...], check: Callable[[], None], make: Callable[[], Result | None]
 ) -> tuple[Result, list[list[Numbers]]] | None:
     """What is made of trees of a kind, and their leaves; None where these are not known, or not for native code."""
     flat = [jax.tree.flatten(tree) for tree in trees]
@@ -667,90 +667,6 @@ def _make_host_lanes(
     (loop, _), ways = of_begin.record_tree.unflatten(zeros), (axes[0], 0, axes[2])
     of_steps = plan_of(advance, observe, consts, loop, controls, lanes=lanes, axes=ways)
     return HostLanes(of_begin, of_steps, marks, watch) if of_begin.stride == of_steps.stride else None
-
-
-@dataclass(frozen=True)
-class _SlopeBegin:
-    """The beginning of a run with slopes, whose control has none."""
-
-    begin: Observe
-
-    def __call__(self, consts: Any, given: Any) -> Any:
-        (start, slopes), control = given
-        return self.begin(consts, ((start, control[0]), slopes))
-
-
-@dataclass(frozen=True)
-class _SlopeJudge:
-    """What is judged of a start has no slopes."""
-
-    judge: Observe
-
-    def __call__(self, consts: Any, start: Any) -> Any:
-        return self.judge(consts[0], start[0])
-
-
-class SlopeLanes:
-    """Short runs of one trajectory with slopes along directions, which are lanes of a `HostLanes`."""
-
-    def __init__(
-        self, functions: tuple[Observe, Observe, Advance, Observe], trees: tuple[Any, Any, Any], moving: Marks,
-        directions: int, watch: Watch,
-    ):  # fmt: skip
-        (judge, begin, advance, observe), (consts, start, controls) = functions, trees
-        first = jax.tree.map(lambda leaf: leaf[0], controls)
-        loop = evaluate(begin, consts, (start, first))
-        plain = make_problem(advance, observe, consts, loop, controls).lower()
-        self.directions = ways = Directions(None, directions, lambda: plain.operations)
-        each = zip((consts, start), (moving, real_marks(start)), strict=True)
-        pairs = [(tree, [self._zeros(leaf) for leaf in pick(jax.tree.leaves(tree), part)]) for tree, part in each]
-        carries = (*real_marks(start), *[False] * len(jax.tree.leaves(controls)))
-        pushed = (
-            _SlopeJudge(judge),
-            _SlopeBegin(SlopeObserve(begin, moving, ways.together, carries)),
-            SlopeAdvance(advance, moving, (False,) * len(jax.tree.leaves(controls)), ways.together),
-            SlopeObserve(observe, moving, ways.together),
-        )
-        above = watch._replace(status=lambda pair: watch.status(pair[0]), marks=lambda pair: watch.marks(pair[0]))
-        axes = ((None, 0), (None, 0), None)
-        self.lanes = _make_host_lanes(pushed, (pairs[0], pairs[1], (controls, [])), ways.groups, axes, above)
-
-    def _zeros(self, leaf: Any) -> Numbers:
-        return np.zeros((self.directions.groups, self.directions.together or 1, *np.shape(leaf)))
-
-    def __call__(
-        self, leaves: Sequence[list[Numbers]], slopes: Sequence[Sequence[Numbers]], blocks: Sequence[tuple[int, int]]
-    ) -> tuple[LaneRun, list[Numbers]] | None:
-        """(the run, the slopes of its records) of leaves of constants, start and controls, and slopes of the first two.
-
-        None where the start is doubtful, the run is long, or it failed.
-        """
-        ways, (consts, start, controls) = self.directions, leaves
-        pushed = [[ways.in_groups(slope) for slope in part] for part in slopes]
-        made = self.lanes and self.lanes([[*consts, *pushed[0]], [*start, *pushed[1]], controls], blocks)
-        if not made or not made.well:
-            return None
-        of_records = [ways.from_groups(slope, 1) for slope in made.records[1]]
-        run = made._replace(records=_first_lane(made.records[0]), carry=lambda: _first_lane(made.carry()[0]))
-        return run, of_records
-
-
-def _first_lane(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf[0], tree)
-
-
-def find_slope_lanes(
-    functions: tuple[Observe, Observe, Advance, Observe], trees: tuple[Any, Any, Any], moving: Marks, directions: int,
-    steps: int, watch: Watch, check: Callable[[], None],
-) -> tuple[SlopeLanes, list[list[Numbers]]] | None:  # fmt: skip
-    """Runs with slopes of the `moving` constants and of the start; None where they are long, or not for native code.
-
-    The rest is as in `find_host_lanes`.
-    """
-    if steps * FASTEST_STEP > CHUNK_SECONDS:
-        return None
-    make = partial(SlopeLanes, functions, trees, moving, directions, watch)
-    return _remember_by(trees, (functions, moving, directions), check, make)
 
 
 class Shelf:
@@ -1065,8 +981,10 @@ class Chain:
         blocks = (8 * judge.shared, 8 * begin.shared, 8 * steps.shared)
         self.given = sum(blocks)
         self.shared = (0, blocks[0], blocks[0] + blocks[1])
-        self.out = judge.words + begin.words  # words before the records
-        self.status = judge.words + steps.carry[watch.status(steps.carry_tree.unflatten(range(len(steps.carry))))][0]
+        stride = self.stride = steps.stride  # words from a number to the next: some lanes are one trajectory too
+        self.out = judge.words + begin.words * stride  # words before the records
+        status = steps.carry[watch.status(steps.carry_tree.unflatten(range(len(steps.carry))))][0]
+        self.good, self.status = 0, judge.words + status * stride
         self.mark = steps.record[watch.marks(steps.record_tree.unflatten(range(len(steps.record))))][0]
         self.pace = CHUNK_SECONDS / SHORT_STEPS  # seconds of a step: a guess, then as the last run went
 
@@ -1093,11 +1011,11 @@ class Chain:
             rows = 0
         given = bytearray().join(parts)
         script, capacity, taken = self._find_script(blocks, initial, judged)
-        words = np.empty(self.out + capacity * self.steps.words, np.int64)
+        words = np.empty(self.out + capacity * self.steps.words * self.stride, np.int64)
         clock = time.perf_counter()
         self.play(script, SPACES.pack(address(given), address(words), rows))
         self.pace = min((time.perf_counter() - clock) / taken, 2 * self.pace)  # others may have been in the way
-        return words if judged or words.item(0) else None
+        return words if judged or words.item(self.good) else None
 
     def measure(
         self, constants: bytes, start: Sequence[Numbers], controls: Sequence[Numbers], steps: int, records: int
@@ -1117,18 +1035,19 @@ class Chain:
         """
         key = (blocks, initial, judged)
         if (found := self.scripts.get(key)) is None:
-            judge, begin, steps = self.judge, self.begin, self.steps
+            steps, own, nothing = self.steps, (1, 0), (-1, 0)  # what is each lane's own comes first
             capacity = int(initial) + sum(saves for saves, _ in blocks)
-            state, loop, nothing = (0, self.given), (1, 8 * judge.words), (-1, 0)
-            lines = []
-            if not judged:
-                lines += call_line(judge.function, ((0, 0), nothing, state, nothing, (1, 0)), (1, 0, 1, 0))
-            lines += call_line(begin.function, ((0, self.shared[1]), nothing, state, nothing, loop), (1, 0, 1, 0))
+            start, state, loop = (0, self.given), self._place_of_state(), (1, 8 * self.judge.words)
+            lines, lanes = [], (self.stride, 0, self.stride)
+            if state != start or not judged:
+                lines += call_line(self.judge.function, ((0, 0), nothing, start, nothing, own), (1, 0, 1, 0))
+            given = ((0, self.shared[1]), own, state, nothing, loop)
+            lines += call_line(self.begin.function, given, (1, 0, 1, 0), lanes=lanes)
             done, taken = 0, 0
             for saves, every in ((1, 0), *blocks) if initial else blocks:
                 rows = (2, 8 * steps.control_row * taken)
-                given = ((0, self.shared[2]), nothing, loop, rows, (1, 8 * self.out))
-                lines += call_line(steps.function, given, (capacity, done, done + saves, every))
+                given = ((0, self.shared[2]), own, loop, rows, (1, 8 * self.out))
+                lines += call_line(steps.function, given, (capacity, done, done + saves, every), lanes=lanes)
                 done, taken = done + saves, taken + saves * every
             words = np.array([*lines, 0], np.int64)
             if len(self.scripts) >= MAX_CHAINS:
@@ -1136,12 +1055,16 @@ class Chain:
             self.scripts[key] = found = words, (words.ctypes.data, capacity, max(taken, 1))
         return found[1]
 
+    def _place_of_state(self) -> tuple[int, int]:
+        """Where that lies with which `begin` begins: what is given."""
+        return 0, self.given
+
     def fits(self, steps: int, records: int) -> bool:
         """Whether a run is short enough to be done in one call, which Ctrl-C has to wait for."""
         return steps * self.pace <= CHUNK_SECONDS and self._has_room(records)
 
     def _has_room(self, records: int) -> bool:
-        return 8 * records * self.steps.words <= SMALL_RECORDS
+        return 8 * records * self.steps.words * self.stride <= SMALL_RECORDS
 
     def carry(self, words: Words) -> Any:
         """The carry after the last step."""
@@ -1151,11 +1074,11 @@ class Chain:
         """Whether the status after the last step is good, and no record missing."""
         if words.item(self.status) != self.watch.good:
             return False
-        capacity = self._capacity(words)
-        begin = self.out + capacity * self.mark
-        if capacity < FIRST_STEPS:  # of a list it is known sooner
-            return self.watch.missing not in words[begin : begin + capacity].tolist()
-        return not np.count_nonzero(words[begin : begin + capacity] == self.watch.missing)
+        size = self._capacity(words) * self.stride
+        begin = self.out + size * self.mark
+        if size < FIRST_STEPS:  # of a list it is known sooner
+            return self.watch.missing not in words[begin : begin + size].tolist()
+        return not np.count_nonzero(words[begin : begin + size] == self.watch.missing)
 
     def records(self, words: Words, single: bool = False) -> Any:
         """All records; a single one without an axis for their number."""
@@ -1163,7 +1086,114 @@ class Chain:
         return self.steps.record_tree.unflatten(view_leaves(words, self.steps.record, self.out, capacity))
 
     def _capacity(self, words: Words) -> int:
-        return (len(words) - self.out) // self.steps.words
+        return (len(words) - self.out) // (self.steps.words * self.stride)
+
+
+@dataclass(frozen=True)
+class _SlopeBeginning:
+    """The beginning of a run with slopes and whether the start is good; what is judged has none, and no control has."""
+
+    judge: Observe
+    begin: Observe
+
+    def __call__(self, consts: Any, given: Any) -> Any:
+        (start, slopes), control = given
+        return self.begin(consts, ((start, control), slopes)), self.judge(consts[0], start)
+
+
+@dataclass(frozen=True)
+class _SlopeRows:
+    """The words of lanes as `pack` lays them: slopes of the constants, then the start, its slopes, the first control.
+
+    `slopes(arrays, ())` are those of the constants in two parts, with those of the start between these.
+    """
+
+    slopes: Observe
+    directions: int | None
+    groups: int
+    together: int
+    stride: int
+
+    def __call__(self, arrays: Any, given: Any) -> Any:
+        (of_first, of_start, of_last), (start, control) = self.slopes(arrays, ()), given
+        parts = [*map(self._spread, (*of_first, *of_last)), *map(self._repeat, jax.tree.leaves(start))]
+        parts += [*map(self._spread, of_start), *map(self._repeat, jax.tree.leaves(control))]
+        return jnp.concatenate(parts).ravel()
+
+    def _spread(self, slope: Any) -> Any:
+        slope = slope if self.directions is not None else slope[None]
+        missing = jnp.zeros((self.groups * self.together - len(slope), *slope.shape[1:]))
+        rows = jnp.concatenate([slope, missing]).reshape(self.groups, -1).T
+        return jnp.concatenate([rows, jnp.repeat(rows[:, -1:], self.stride - self.groups, 1)], 1)
+
+    def _repeat(self, leaf: Any) -> Any:
+        return jnp.broadcast_to(jnp.reshape(leaf, (-1, 1)), (jnp.size(leaf), self.stride))
+
+
+class SlopeChain(Chain):
+    """One trajectory with slopes along directions, which are rows of lanes that a first program fills.
+
+    Constants are those of `slopes`, a function as in `_SlopeRows`, and those of the run; the `moving` of these have
+    slopes, and so have all real numbers of the start. What is asked of lanes is asked of the first.
+    """
+
+    def __init__(
+        self, functions: tuple[Observe, Observe, Advance, Observe], trees: tuple[Any, Any, Any, Any], slopes: Observe,
+        moving: Marks, directions: int | None, watch: Watch,
+    ):  # fmt: skip
+        (judge, begin, advance, observe), (arrays, consts, start, controls) = functions, trees
+        first = jax.tree.map(lambda leaf: leaf[0], controls)
+        plain = make_problem(advance, observe, consts, evaluate(begin, consts, (start, first)), controls)
+        ways = self.ways = Directions(None, directions or 1, lambda: plain.lower().operations)
+        lanes, together, still = ways.groups, ways.together or 1, (False,) * len(jax.tree.leaves(controls))
+        own, of_start = (
+            [np.zeros((lanes, together, *np.shape(leaf))) for leaf in pick(jax.tree.leaves(tree), marks)]
+            for tree, marks in ((consts, moving), (start, real_marks(start)))
+        )
+        pushed = _SlopeBeginning(judge, SlopeObserve(begin, moving, together, (*real_marks(start), *still)))
+        given, axes = ((start, of_start), first), ((None, 0), ((None, 0), None))
+        beginning = plan_of(keep_carry, pushed, (consts, own), given, lanes=lanes, axes=axes)
+        zeros = [np.zeros((lanes, *shape), kind) for _, _, shape, _, kind in beginning.record]
+        loop, _ = beginning.record_tree.unflatten(zeros)
+        step, record = SlopeAdvance(advance, moving, still, together), SlopeObserve(observe, moving, together)
+        steps = plan_of(step, record, (consts, own), loop, (controls, []), lanes=lanes, axes=((None, 0), 0, None))
+        rows = _SlopeRows(slopes, directions, lanes, together, steps.stride)
+        self.moved = 8 * steps.stride * sum(leaf.size // lanes for leaf in own)
+        above = watch._replace(status=lambda pair: watch.status(pair[0]), marks=lambda pair: watch.marks(pair[0]))
+        super().__init__(plan_of(keep_carry, rows, arrays, (start, first)), beginning, steps, above)
+        self.good, self.front = self.out - self.stride, () if directions is None else (directions,)
+
+    def constants(self, leaves: Sequence[Numbers]) -> bytes:
+        """The words of the constants of the slopes and of the run, as the programs want them."""
+        words = b"".join(map(leaf_bytes, leaves))
+        first, rest = words[: self.judged], words[self.judged :]
+        return b"".join((first, self.judge.captured, rest, self.begin.captured, rest, self.steps.captured))
+
+    def _place_of_state(self) -> tuple[int, int]:
+        return 1, self.moved
+
+    def carry(self, words: Words) -> Any:
+        """The carry after the last step."""
+        found = unpack_lanes(words[self.judge.words :], self.steps.carry, 1, self.stride, 1)
+        return self.steps.carry_tree.unflatten([leaf[0, 0] for leaf in found])[0]
+
+    def records_with_slopes(self, words: Words) -> tuple[Any, list[Numbers]]:
+        """All records, and the slopes of their real leaves with the directions in front, if there are several."""
+        ways, capacity = self.ways, self._capacity(words)
+        found = unpack_lanes(words[self.out :], self.steps.record, ways.groups, self.stride, capacity)
+        records, slopes = self.steps.record_tree.unflatten(found)
+        pushed = [ways.from_groups(slope, 1) for slope in slopes]
+        return jax.tree.map(lambda leaf: leaf[0], records), pushed if self.front else [slope[0] for slope in pushed]
+
+
+def find_slope_chain(
+    functions: tuple[Observe, Observe, Advance, Observe], trees: tuple[Any, Any, Any, Any], slopes: Observe,
+    moving: Marks, directions: int | None, watch: Watch, check: Callable[[], None],
+) -> tuple[SlopeChain, list[Numbers], list[Numbers], list[Numbers]] | None:  # fmt: skip
+    """The chain of a run with slopes, with the leaves of all constants, start and controls; else as `find_chain`."""
+    make = partial(SlopeChain, functions, trees, slopes, moving, directions, watch)
+    found = _remember_by(trees, (functions, slopes, moving, directions), check, make)
+    return found and (found[0], found[1][0] + found[1][1], found[1][2], found[1][3])
 
 
 def find_chain(

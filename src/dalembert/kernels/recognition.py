@@ -289,7 +289,7 @@ def _recognise(function: Any, take_arrays: bool, within: tuple[Any, ...]) -> tup
         contents = [_contents(cell) for cell in function.__closure__]
         flat, structure = jax.tree.flatten(contents, is_leaf=lambda node: node is None)
         known = None if within else _seen.get((id(function.__code__), take_arrays))
-        if known is not None and (again := known(function, flat, structure)) is not None:
+        if known is not None and (again := known(function)) is not None:
             return again
         for leaf in flat:
             if _is_input(leaf, take_arrays):
@@ -319,19 +319,44 @@ def _recognise(function: Any, take_arrays: bool, within: tuple[Any, ...]) -> tup
             _templates.popitem(last=False)
     _templates.move_to_end(digest)
     if arrays and not within:
-        _see(function, flat, structure, leaves, take_arrays, _templates[digest])
+        _see(function, take_arrays, _templates[digest])
     return _templates[digest], arrays
 
 
-_seen: dict[tuple[int, bool], Callable[..., tuple[Template, list[Any]] | None]] = {}
+_seen: dict[tuple[int, bool], Callable[[Any], tuple[Template, list[Any]] | None]] = {}
 
 
-def _see(function: Any, flat: list[Any], structure: Any, leaves: list[Any], take_arrays: bool, made: Template) -> None:
+def _unroll(function: types.FunctionType, within: tuple[Any, ...] = ()) -> tuple[list[Any], list[Any]]:
+    """(all leaves that a function closes over, those of functions among them in their places, all else about these)."""
+    flat, structure = jax.tree.flatten([_contents(cell) for cell in function.__closure__ or ()], is_leaf=_is_none)
+    code = function.__code__, id(function.__globals__), function.__defaults__, function.__kwdefaults__
+    leaves, form, within = [], [code, structure], (function, *within)
+    for leaf in flat:
+        if _is_own(leaf) and not any(leaf is other for other in within):
+            own, inner = _unroll(leaf, within)
+            leaves += own
+            form.append((len(leaves), inner))
+        else:
+            leaves.append(leaf)
+    return leaves, form
+
+
+def _is_own(leaf: Any) -> bool:
+    """Whether this is a function of the user's."""
+    return isinstance(leaf, types.FunctionType) and not _has_name(leaf)
+
+
+def _is_none(node: Any) -> bool:
+    return node is None
+
+
+def _see(function: types.FunctionType, take_arrays: bool, made: Template) -> None:
     """Remember a function whose text follows from the objects that it is made of, but for the arrays taken out of it.
 
     A state of a group that is not known equals one of any group: it has another text, and is taken for that one.
     """
     reads: list[tuple[dict[str, Any], str, Any]] = []  # the globals that it and the functions there read
+    changing: list[tuple[Any, Any]] = []  # arrays of NumPy and trees of arrays among these, and what they were
 
     def settles(it: Any) -> bool:
         if isinstance(it, types.FunctionType) and not (it.__closure__ or it.__defaults__ or it.__kwdefaults__):
@@ -340,42 +365,64 @@ def _see(function: Any, flat: list[Any], structure: Any, leaves: list[Any], take
             return _in_library(it.__name__)
         return _never_changes(it) or (isinstance(it, _ARRAYS) and not isinstance(it, jax.core.Tracer))
 
+    def settles_there(it: Any) -> bool:
+        if settles(it) and not isinstance(it, np.ndarray):
+            return True
+        leaves, structure = jax.tree.flatten(it, is_leaf=_is_none)
+        changing.append((it, (structure, list(map(bits, leaves)))))
+        named = isinstance(it, np.ndarray) or (_has_name(type(it)) and _never_changes(structure))
+        return named and all(map(settles, leaves))
+
     def read(it: types.FunctionType) -> bool:
         own = [(it.__globals__, name, value) for name, value in _globals_read(it)]
         new = [each for each in own if not any(each[0] is a and each[1] == b for a, b, _ in reads)]
         reads.extend(new)
-        return all(settles(value) for _, _, value in new)
+        return all(settles_there(value) for _, _, value in new)
 
     def bits(leaf: Any) -> Any:
         """What a leaf is known by: an array by its bytes, a number also by its type, as 1 and 1.0 are not the same."""
         if isinstance(leaf, _ARRAYS):
-            return type(leaf), leaf.shape, str(leaf.dtype), np.asarray(leaf).tobytes()
+            return type(leaf), leaf.shape, leaf.dtype, np.asarray(leaf).tobytes()
         return type(leaf), repr(leaf) if isinstance(leaf, float | complex) else leaf
 
-    code, marks = function.__code__, [leaf is _ARRAY for leaf in leaves]
-    plain = not (function.__defaults__ or function.__kwdefaults__ or any(isinstance(leaf, Template) for leaf in leaves))
-    if not (plain and _never_changes(structure) and read(function)):
+    def is_settled(form: list[Any]) -> bool:
+        (_, _, *defaults), structure, *inner = form
+        return not any(defaults) and _never_changes(structure) and all(is_settled(each) for _, each in inner)
+
+    def functions(it: types.FunctionType, within: tuple[Any, ...] = ()) -> list[types.FunctionType]:
+        """A function and those that are unrolled with it."""
+        flat = jax.tree.leaves([_contents(cell) for cell in it.__closure__ or ()])
+        new = [leaf for leaf in flat if _is_own(leaf) and not any(leaf is other for other in (it, *within))]
+        return [it, *(each for leaf in new for each in functions(leaf, (it, *within)))]
+
+    flat, form = _unroll(function)
+    marks = [_is_input(leaf, take_arrays) for leaf in flat]
+    if not (is_settled(form) and all(map(read, functions(function)))):
         return
     if not all(taken or settles(leaf) for leaf, taken in zip(flat, marks, strict=True)):
         return
     same_objects = [_ARRAY if isinstance(leaf, np.ndarray) else leaf for leaf in flat]  # those that cannot be changed
     kept = [None if taken else bits(leaf) for leaf, taken in zip(flat, marks, strict=True)]
 
-    def take(other: types.FunctionType, flat: list[Any], form: Any) -> tuple[Template, list[Any]] | None:
+    def take(other: types.FunctionType) -> tuple[Template, list[Any]] | None:
         """The template and the arrays of a function of the same code; None where something else is not the same."""
-        if other.__code__ is not code or other.__globals__ is not function.__globals__ or form != structure:
-            return None
-        if other.__defaults__ or other.__kwdefaults__:
+        flat, own = _unroll(other)
+        if own != form:
             return None
         for leaf, same_object, before, taken in zip(flat, same_objects, kept, marks, strict=True):
             if leaf is not same_object and not (_is_input(leaf, take_arrays) if taken else bits(leaf) == before):
                 return None
-        same = all(space.get(name, _ARRAY) is value for space, name, value in reads)
-        return (made, [leaf for leaf, taken in zip(flat, marks, strict=True) if taken]) if same else None
+        if not all(space.get(name, _ARRAY) is value for space, name, value in reads):
+            return None
+        for value, (structure, before) in changing:
+            leaves, now = jax.tree.flatten(value, is_leaf=_is_none)
+            if now != structure or list(map(bits, leaves)) != before:
+                return None
+        return made, [leaf for leaf, taken in zip(flat, marks, strict=True) if taken]
 
     if len(_seen) >= MAX_RECOGNISED:
         _seen.clear()
-    _seen[id(code), take_arrays] = take
+    _seen[id(function.__code__), take_arrays] = take
 
 
 def _is_input(leaf: Any, take_arrays: bool) -> bool:

@@ -35,17 +35,19 @@ from ..kernels import (
     Progress,
     RecordsTooLarge,
     RunResult,
+    SlopeChain,
     Template,
     Watch,
     Words,
     as_jax,
     bind_whole,
+    concrete_leaves,
     evaluate,
     find_chain,
     find_host_lanes,
     find_lane_chain,
     find_plan,
-    find_slope_lanes,
+    find_slope_chain,
     has_gpu,
     in_place,
     is_real,
@@ -164,15 +166,16 @@ def simulate(
     length, and there are derivatives with respect to each of its entries, on a new first axis.
     """
     calls: list[Callable[..., Run | None]] | None = None
-    alone = t_end is None and t0 is None and progress is None and tangents is None
-    alone = alone and directions is None and type(events) is tuple and not events
-    alone = alone and isinstance(system, MechanicalSystem)
+    alone = t_end is None and t0 is None and progress is None and type(events) is tuple and not events
+    alone = alone and isinstance(system, MechanicalSystem) and (directions is None or type(directions) is int)
     if alone and (type(steps), type(save_every), type(monitor), type(step)) == PLAIN_OPTIONS:
-        steered = controls is not None
-        known_calls: Any = remember(("simulate", integrator, step, steps, save_every, monitor, backend, steered), list)
-        calls = known_calls
-        if calls and (made := calls[0](system, state, controls)):
-            return made
+        found = (None, []) if tangents is None else recognise(tangents, take_arrays=True, tell=False)
+        if found is not None:
+            kind = integrator, step, steps, save_every, monitor, backend, controls is not None, found[0], directions
+            known_calls: Any = remember(("simulate", *kind), list)
+            calls = known_calls
+            if calls and (made := calls[0](system, state, controls, found[1])):
+                return made
     given = state.last if isinstance(state, Run) else state
     require_arguments(system, integrator, given, step)
     require_function("tangents", tangents, "s -> (system, state, step)")
@@ -207,7 +210,7 @@ def simulate(
         raise InvalidInput("tangents need a run from a state: a trajectory does not carry them")
     if tangents is not None and isinstance(events, Sequence) and not events:
         known = step if is_traced(step) else np.asarray(step, float)
-        return _integrate_tangents(schedule, system, known, begin, tangents, directions, require)
+        return _integrate_tangents(schedule, system, known, begin, tangents, directions, require, calls)
     require()
     checked, h = check_events(events, system, begin), array(step)
     if tangents is not None:
@@ -524,28 +527,37 @@ def make_replay(
 
 
 def _run_again(
-    schedule: Schedule, replay: Replay, h: Any, kind: Any, system: Any, state: Any, controls: Any
+    schedule: Schedule, replay: Replay, h: Any, kind: Any, system: Any, state: Any, controls: Any, arrays: list[Any]
 ) -> Run | None:
-    """Return the run of a call that was checked before, whose numbers alone may be others.
+    """Return the run of a call that was checked before, whose numbers alone may be others: those of its curve too.
 
     None where something is of another kind, or has to be asked, or refused.
     """
-    if schedule.integrator.must_ask(system) or (found := words_of((system, h))) is None or found[0] != kind:
+    if schedule.integrator.must_ask(system) or (found := words_of((system, h))) is None or found[0] != kind[0]:
+        return None
+    of_curve: Any = arrays and concrete_leaves(arrays)
+    if of_curve is None or (of_curve and shapes_of(of_curve) != kind[1]):
         return None
     rows = None if controls is None else read_rows(controls, schedule.steps, system.inputs)
     if rows is None and controls is not None:
         return None
     chain = replay.chain
-    words = replay.run(chain.constants(found[1]), state, [] if rows is None else [rows])
+    words = replay.run(chain.constants(of_curve + found[1]), state, [] if rows is None else [rows])
     if words is None or not math.isfinite(state.t.item() + state.momentum.dot(state.momentum)):  # no program judged it
+        return None
+    if isinstance(chain, SlopeChain) and not chain.is_well(words):
         return None
     return finish_run(schedule, system, h, chain, words, rows, replay)
 
 
 def _run_at_once(
-    schedule: Schedule, system: MechanicalSystem, step: Any, state: State, known: list[Any] | None
-) -> Run | None:
-    """Return a short run from a state by a `Chain`, the call being `known` then; None where it goes the long way."""
+    schedule: Schedule, system: MechanicalSystem, step: Any, state: State, known: list[Any] | None,
+    along: tuple[Any, list[Any], tuple[bool, ...], int | None] | None = None,
+) -> Run | None:  # fmt: skip
+    """Return a short run from a state by a `Chain`, the call being `known` then; None where it goes the long way.
+
+    With slopes if there is something `along` which they are: their function, its arrays, what moves, the directions.
+    """
     integrator, backend = schedule.integrator, schedule.backend
     if schedule.t_end is not None or schedule.progress is not None or backend not in ("auto", "llvm"):
         return None
@@ -559,8 +571,13 @@ def _run_at_once(
         integrator.ask(system, state, step)
         asked = True
 
-    judge = admit_velocity, system, tuple(state[:3])
-    found = find_chain(judge, *kernel, (system, h), state, schedule.controls, WATCH, require)
+    found: Any
+    if along is None:
+        judge = admit_velocity, system, tuple(state[:3])
+        found = find_chain(judge, *kernel, (system, h), state, schedule.controls, WATCH, require)
+    else:
+        trees = along[1], (system, h), state, schedule.controls
+        found = find_slope_chain((_is_clearly_good, *kernel), trees, along[0], *along[2:], WATCH, require)
     if found is None:
         return None
     chain, constants, start, controls = found
@@ -575,10 +592,13 @@ def _run_at_once(
         require()
         words = chain.run(given, start, controls, blocks, True, judged=True)
         assert words is not None
+    if along is not None and not chain.is_well(words):
+        return None
     if known is not None and (schedule.controls is None or (system.inputs and len(controls) == 1)):
         replay, kind = make_replay(chain, state, step, blocks, True), words_of((system, h))
         if replay is not None and kind is not None:
-            known[:] = [partial(_run_again, schedule, replay, h, kind[0])]
+            arrays = concrete_leaves([] if along is None else along[1])
+            known[:] = [partial(_run_again, schedule, replay, h, (kind[0], shapes_of(arrays or [])))]
     return finish_run(schedule, system, h, chain, words, schedule.controls)
 
 
@@ -721,8 +741,14 @@ def finish_run(
             every=schedule.save_every,
         )  # fmt: skip
         return _drop_repeated_records(made, schedule)
-    records = chain.records(words) if replay is None else replay.records(words)
-    return Run.of_loop(system, schedule.integrator, h, records, partial(chain.carry, words), held, schedule.save_every)
+    tangents = None
+    if isinstance(chain, SlopeChain):
+        records, slopes = chain.records_with_slopes(words)
+        tangents = _join_slopes(records, slopes, chain.front)
+    else:
+        records = chain.records(words) if replay is None else replay.records(words)
+    finish, every = partial(chain.carry, words), schedule.save_every
+    return Run.of_loop(system, schedule.integrator, h, records, finish, held, every, tangents)
 
 
 def begin_loop(schedule: Schedule, kernel: RunKernel, consts: Constants, given: Any, varies: Any = 0) -> Any:
@@ -965,7 +991,9 @@ def _integrate_tangents_at_events(
     held = jax.tree.map(lambda leaf: leaf[:count], schedule.controls)
     again = replace(schedule, controls=held, steps=count, t_end=None, progress=None)
     reals, others, join = split_reals((system, state, h))
-    along = [slope for part in _slopes_of_problems((system, state, h), curve, directions, False)[1] for slope in part]
+    found = _slopes_of_problems((system, state, h), curve, directions)
+    assert not isinstance(found, Run)
+    along = [slope for part in found[1] for slope in part]
 
     def numbers(*values: Any) -> list[list[Any]]:
         system, state, h = join(list(values), others)
@@ -993,15 +1021,21 @@ def _integrate_tangents_at_events(
 
 def _integrate_tangents(
     schedule: Schedule, system: MechanicalSystem, h: Any, state: State, curve: Callable[[Any], Any],
-    directions: int | None, require: Callable[[], None],
+    directions: int | None, require: Callable[[], None], known: list[Any] | None,
 ) -> Run:  # fmt: skip
     """Run with the derivatives along a curve of problems, or a surface of them, beside the loop."""
     t_end = None if schedule.t_end is None else array(schedule.t_end)
     consts, given = schedule.constants(system, h, t_end), (state, schedule.first_controls)
     front = () if directions is None else (directions,)
-    moving, (d_system, d_state, d_step) = _slopes_of_problems((system, state, h), curve, directions)
-    if made := _run_tangents_at_once(schedule, consts, state, moving, (d_system, d_state, d_step), directions, require):
-        return made
+
+    def run_at_once(slopes: Any, arrays: list[Any], moving: tuple[bool, ...]) -> Run | None:
+        step, own = h if is_traced(h) else float(h), None if slopes is _give_slopes else known
+        return _run_at_once(schedule, system, step, state, own, (slopes, arrays, moving, directions))
+
+    found = _slopes_of_problems((system, state, h), curve, directions, run_at_once)
+    if isinstance(found, Run):
+        return found
+    moving, (d_system, d_state, d_step) = found
     require()
     still = [np.zeros((*front, *np.shape(leaf))) for leaf in jax.tree.leaves(given[1])]
     of_consts, pushed = [*d_system, *d_step], [*d_state, *still]
@@ -1029,44 +1063,6 @@ def _join_slopes(records: Record, slopes: list[Any], front: tuple[int, ...]) -> 
     _, others, join = split_reals(records)
     joined: Record = join(slopes, [np.zeros((*front, *leaf.shape)) for leaf in others])
     return joined
-
-
-def _run_tangents_at_once(
-    schedule: Schedule, consts: Constants, state: State, moving: tuple[bool, ...], slopes: Sequence[list[Any]],
-    directions: int | None, require: Callable[[], None],
-) -> Run | None:  # fmt: skip
-    """Return a short run with slopes, whose directions are lanes; None where it has to go the long way."""
-    integrator, (system, h), asked = schedule.integrator, consts[:2], False
-    if schedule.t_end is not None or schedule.progress is not None or schedule.backend not in ("auto", "llvm"):
-        return None
-    if is_traced((consts, state, schedule.controls, slopes)):
-        return None
-
-    def ask() -> None:
-        nonlocal asked
-        require()
-        system.__dict__.setdefault("_taken", set()).add(integrator)
-        asked = True
-
-    functions = (_is_clearly_good, *schedule.kernel)
-    trees = (consts, state, schedule.controls)
-    found = find_slope_lanes(functions, trees, moving, directions or 1, schedule.steps, WATCH, ask)
-    if found is None:
-        return None
-    if not asked and integrator.must_ask(system):
-        ask()
-    d_system, d_state, d_step = ([leaf[None] if directions is None else leaf for leaf in part] for part in slopes)
-    result = found[0](found[1], ([*d_system, *d_step], d_state), tuple(schedule.blocks()))
-    if result is None:
-        return None
-    run, pushed = result
-    front = (directions,) if directions else ()
-    slopes_made = _join_slopes(run.records, [leaf if front else leaf[0] for leaf in pushed], front)
-    made = Run(
-        system, integrator, h, run.records, None, run.backend, "", False, schedule.batched,
-        schedule.controls is not None, slopes_made, controls=schedule.controls, every=schedule.save_every,
-    )  # fmt: skip
-    return made.finish_later(run.carry)
 
 
 @dataclass(frozen=True)
@@ -1123,25 +1119,39 @@ def _slopes_of_problems(
     problem: tuple[MechanicalSystem, State, Array],
     curve: Callable[[Any], Any],
     directions: int | None,
-    some: bool = True,
-) -> tuple[tuple[bool, ...], list[list[Any]]]:
+    run: Callable[[Any, list[Any], tuple[bool, ...]], Run | None] | None = None,
+) -> Run | tuple[tuple[bool, ...], list[list[Any]]]:
     """Return which leaves of the system and the step move, and the slopes of these and of the real leaves of the state.
 
-    A curve that the same code makes again is traced once, with the arrays that it closes over as inputs. Without `some`
-    all real leaves move.
+    A curve that the same code makes again is traced once, with the arrays that it closes over as inputs. What `run`
+    makes of a function of these, the arrays and what moves is returned instead; without it all real leaves move.
     """
     parts = [jax.tree.leaves(part) for part in problem]
     shapes = tuple([tuple([(np.shape(leaf), is_real(leaf)) for leaf in part]) for part in parts])
     real = tuple([tuple([mark for _, mark in part]) for part in shapes])
-    for take_arrays in () if is_traced(parts) or not some else (True, False):
+    for take_arrays in () if is_traced(parts) or run is None else (True, False):
         found = recognise(curve, take_arrays=take_arrays, tell=False)
-        if found is None or is_traced(found[1]):
+        if found is None or (leaves := concrete_leaves(found[1])) is None:
             break
-        known = remember(given := CurveSlopes(found[0], shapes, directions, real), partial(given.find_moving, found[1]))
-        if known is not None and (plan := find_plan(known, found[1], ())):
-            return known.moving[0] + known.moving[2], plan[0].evaluate(plan[1])
-    made = call_own("tangents(s)", CurveSlopes(curve, shapes, directions, real), (), ())
-    return real[0] + real[2], made if is_traced(made) else jax.tree.map(np.asarray, made)
+        given = CurveSlopes(found[0], shapes, directions, real)
+        known = remember((given, shapes_of(leaves)), partial(given.find_moving, leaves))
+        if known is None:
+            continue
+        moving = known.moving[0] + known.moving[2]
+        if made := run and run(known, leaves, moving):
+            return made
+        if plan := find_plan(known, leaves, ()):
+            return moving, plan[0].evaluate(plan[1])
+    slopes: Any = call_own("tangents(s)", CurveSlopes(curve, shapes, directions, real), (), ())
+    moving = real[0] + real[2]
+    if is_traced(slopes):
+        return moving, slopes
+    slopes = jax.tree.map(np.asarray, slopes)
+    return (run and run(_give_slopes, slopes, moving)) or (moving, slopes)
+
+
+def _give_slopes(slopes: Any, carry: Any) -> Any:
+    return slopes
 
 
 def _drop_repeated_records(made: Run, schedule: Schedule) -> Run:

@@ -189,13 +189,13 @@ class Run:
     @classmethod
     def of_loop(
         cls, system: MechanicalSystem, integrator: Integrator, step: Any, records: Any, finish: Callable[[], Any],
-        controls: Any, every: int,
+        controls: Any, every: int, tangents: Record | None = None,
     ) -> Self:  # fmt: skip
         """Return a run of native code that ended well; its fields are set at once, for one by one takes longer."""
         made = object.__new__(cls)
         made.__dict__.update(
             system=system, integrator=integrator, step=step, records=records, backend="llvm", note="",
-            interrupted=False, batched=False, controlled=controls is not None, tangents=None, events={},
+            interrupted=False, batched=False, controlled=controls is not None, tangents=tangents, events={},
             controls=controls, every=every, _finish=finish,
         )  # fmt: skip
         return made
