@@ -791,6 +791,19 @@ def test_a_goal_that_no_input_can_change_is_said_to_be_out_of_reach():
     assert accessibility(carts, carts.state()) == ((1, 2, 2), (1, 2, 2), 4, True)
 
 
+def test_brackets_that_vanish_at_the_start_count_nothing_there():
+    """Wheels inside a satellite keep its angular momentum in space: 9 of 12 dimensions, also from rest."""
+
+    def lagrangian(t, g, xi, p):
+        return 0.5 * xi[:3] @ (p * xi[:3]) + 0.025 * (xi[:3] + xi[3:]) @ (xi[:3] + xi[3:])
+
+    satellite = da.System(
+        da.Product((da.SO3(), da.Euclidean(3))), lagrangian, parameters=jnp.array([2.0, 1.6, 1.1]),
+        force=lambda t, g, xi, u, p: jnp.concatenate([jnp.zeros(3), u]), inputs=("x", "y", "z"),
+    )  # fmt: skip
+    assert accessibility(satellite, satellite.state()) == ((3, 6, 6, 9), (3, 6, 9, 9), 12, True)
+
+
 @pytest.mark.heavy
 def test_brackets_of_drift_and_inputs_are_those_of_known_systems():
     """Kalman's ranks of two carts with a spring; a wheel on an axis keeps w1^2 + w2^2; a bracket parks a unicycle."""

@@ -451,7 +451,8 @@ def accessibility(system: MechanicalSystem, state: State, tolerance: float = 1e-
             new = bracketed(draw.normal(size=(count, len(ranks) + 1, inputs)) / sizes)
         except LoweringError:  # they are too long
             break
-        vectors = np.concatenate([vectors, new / np.maximum(np.abs(new).max(axis=2, keepdims=True), 1e-300)], axis=1)
+        lengths = np.abs(new).max(axis=2, keepdims=True)  # far below that at the other place: 0 but for round-off
+        vectors = np.concatenate([vectors, new / (np.maximum(lengths, 1e-5 * lengths.max(axis=0)) + 1e-300)], axis=1)
         widths = np.abs(vectors).max(axis=1, keepdims=True)
         singular = np.linalg.svd(vectors / np.where(widths > tolerance, widths, 1.0), compute_uv=False)
         ranks.append([int(np.count_nonzero(each > tolerance * each[0])) for each in singular])

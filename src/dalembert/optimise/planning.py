@@ -1061,7 +1061,8 @@ class _Task:
                 f"positions and velocities at the start (growth vector {growth}), "
             )
             near += "which is necessary for reaching every goal, not sufficient." if filled == whole else (
-                f"and {max(nearby)} nearby; the others take manoeuvres that go to and fro, or more inputs."
+                f"and {max(nearby)} nearby; the others "
+                + ("are out of reach." if self.brackets.misses else "take manoeuvres to and fro, or more inputs.")
             )  # fmt: skip
         if full := self._at_bounds(found.u[b]):
             near += f" In most steps {full} is at a bound, which may be too tight for this duration."
