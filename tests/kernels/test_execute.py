@@ -244,6 +244,13 @@ def test_auto_refuses_what_xla_would_compile_for_long(monkeypatch):
         run_problem(problem, saves=2)
     assert run_problem(problem, saves=2, backend="xla").backend == "xla"
 
+    def end(x):
+        return run_problem(make_problem(problem.advance, problem.observe, (), x), saves=2).records[-1]
+
+    for derivative in (jax.jacfwd, jax.grad):
+        with pytest.raises(LoweringError, match="goes as far as 2 of them"):
+            derivative(end)(jnp.asarray(0.5))
+
 
 def test_runs_that_are_repeated_have_the_bits_of_new_ones():
     """The first call runs as a problem does; the next ones go by plans, with other constants and starts."""

@@ -538,7 +538,7 @@ MAX_XLA_EQUATIONS = 100_000
 
 def announce_xla(backend: Any, error: Exception, equations: Callable[[], int] | None = None) -> None:
     """Tell that XLA runs what has no native code; raise where that would take too long or was not asked for."""
-    if backend != "auto":
+    if backend != "auto" or isinstance(error.__cause__, LoweringError):  # the second was refused below already
         raise error
     count = equations() if equations else 0
     if count > MAX_XLA_EQUATIONS:
