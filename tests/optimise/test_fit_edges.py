@@ -37,6 +37,20 @@ def test_outliers_pull_less_under_robust_losses():
         assert np.abs(far(found, TRUE)).max() < 3.5, loss
 
 
+@pytest.mark.parametrize("loss", ["huber", "soft-l1", "cauchy"])
+def test_errors_under_robust_losses_are_the_scatter_of_many_fits(loss):
+    """With 256 repetitions the scatter is known to 4.4 %; a prior that says all has its own error."""
+    rng, guess = np.random.default_rng(3), {"a": 0.24, "rubbing": 0.05}
+    noise = rng.standard_normal((256, 60, 2))
+    noise[rng.random(noise.shape) < 0.04] *= 20.0
+    made = fit(sleigh, METHOD, [[seen(each)] for each in noise], guess, step=0.02, loss=loss)
+    stated, scatter = np.sqrt((made.errors**2).mean(axis=0)), made.values.std(axis=0)
+    np.testing.assert_allclose(scatter / stated, 1.0, atol=0.14)
+    sure = {"a": Unknown(0.24, prior=(0.3, 1e-6)), "rubbing": 0.05}
+    held = fit(sleigh, METHOD, seen(noise[0]), sure, step=0.02, loss=loss)
+    assert held.errors[0] == pytest.approx(1e-6, rel=1e-3)
+
+
 def test_a_loss_is_the_derivative_of_itself():
     z = np.linspace(0.1, 5.0, 40)
     for name in list(LOSSES)[1:]:

@@ -807,10 +807,12 @@ def make_fit(whole: FitProblem, search: Search, outcome: Outcome, b: int, scaled
     found, problem, dof, names = outcome.of(b), whole.of(b), int(whole.freedom[b]), tuple(whole.columns.names)
     x, (r, jacobian, _, gap_jacobian, _), middle = found.x, found.there, None
     chi2 = float(r @ r)
-    if search.loss != "linear":  # the sandwich of an M-estimator: H = J^T rho' J, M = J^T (rho' r)^2 J
-        weight = search.losses(r * r)[1]
-        middle = jacobian.T @ ((weight * r)[:, None] ** 2 * jacobian)
-        jacobian = np.sqrt(weight)[:, None] * jacobian
+    if search.loss != "linear":  # the sandwich of an M-estimator, psi = rho' r: H = J^T psi' J, M = J^T psi^2 J
+        _, weight, bend = search.losses(r * r)
+        psi = np.where(np.arange(len(r)) < whole.measured, weight * r, 1.0)  # priors have errors of their own
+        middle, (q, triangle) = jacobian.T @ (psi[:, None] ** 2 * jacobian), np.linalg.qr(jacobian)
+        curved, ways = np.linalg.eigh(q.T @ ((weight + 2.0 * bend * r * r)[:, None] * q))
+        jacobian = np.sqrt(np.maximum(curved, 0.0))[:, None] * (ways.T @ triangle)  # J^T J = H
     scale, guess = np.abs(x), np.abs(whole.guess[b])
     scale = np.where(scale > 1e-3 * guess, scale, guess)  # of what is about 0
     scale[(scale == 0.0) | [name.startswith(FROM_START) for name in names]] = 1.0
