@@ -3,6 +3,9 @@
 import dataclasses
 import itertools
 import re
+import signal
+import threading
+import time
 from dataclasses import replace
 from functools import partial
 
@@ -501,6 +504,32 @@ def test_many_plans_are_done_in_parts_and_an_interrupt_keeps_the_best_of_each(mo
     some = plan(unicycle(), start=starts, goal=pose(0, 0, 1), progress=stop, **options)
     assert some.status == ["optimal"] * 3 + ["interrupted"] * 3 + ["interrupted"]
     assert np.isfinite(some.controls).all() and np.isfinite(some.cost).all()
+
+
+def test_an_interrupt_stops_other_threads_that_still_work_and_keeps_all_plans(monkeypatch):
+    """The own parts are done, and the call waits for the others: it used to wait to the end, and to lose all."""
+    search, main, events = solver.Solver._search, threading.main_thread(), [threading.Event(), threading.Event()]
+
+    def slow(self, at, *options):
+        search(self, at, *options)
+        began, ended = events
+        if threading.current_thread() is main:
+            assert began.wait(20.0)
+            ended.set()
+            return
+        began.set()
+        assert ended.wait(20.0)
+        time.sleep(0.3)
+        signal.pthread_kill(main.ident, signal.SIGINT)
+        for _ in range(500):
+            time.sleep(0.0 if self.stopped else 0.01)
+
+    monkeypatch.setattr(solver, "LEAST_LANES", 2)
+    monkeypatch.setattr(solver, "count_processors", lambda: 2)
+    monkeypatch.setattr(solver.Solver, "_search", slow)
+    starts = [pose(0, 0, y) for y in np.linspace(-0.2, 0.2, 4)]
+    options = {"steps": 12, "duration": 1.0, "kinematic": True, "cost": lambda t, g, xi, u: xi[0] ** 2 + xi[1] ** 2}
+    assert plan(unicycle(), start=starts, goal=pose(0, 0, 1), **options).status == ["optimal"] * 4
 
 
 def test_a_search_is_the_same_native_or_walked_through(monkeypatch):

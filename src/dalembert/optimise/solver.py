@@ -842,10 +842,18 @@ class Solver:
                 give_machine(at)
 
         with ThreadPoolExecutor(threads - 1 or 1) as pool:
-            others = [pool.submit(work) for _ in range(threads - 1)]
-            work(first, self.note)
-            for other in others:
-                other.result()
+            try:
+                others = [pool.submit(work) for _ in range(threads - 1)]
+                work(first, self.note)
+                while others:
+                    try:
+                        others[-1].result()
+                        others.pop()
+                    except KeyboardInterrupt:
+                        self.stopped = True
+            except BaseException:
+                self.stopped = True  # nobody waits for what the others would find
+                raise
         return found.named()
 
     def solve_first(self, given: Callable[[slice], Any], count: int, known: Multipliers | None = None) -> Solution:
