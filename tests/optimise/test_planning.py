@@ -339,7 +339,8 @@ def rolling_ball(radius=1.0):
 def test_velocities_are_free_that_determine_the_others_everywhere(radius):
     """At the start the velocity of the centre does as well as two rates of the attitude, in whatever units."""
     ball, here = rolling_ball(radius), (np.eye(3), np.zeros(2))
-    task = planning._Task(ball, da.LagrangeDAlembert(), ball.state(here, np.zeros(5)), here, 4, 1.0, True)
+    starts = jax.tree.map(lambda leaf: leaf[None], ball.state(here, np.zeros(5)))
+    task = planning._Task(ball, da.LagrangeDAlembert(), starts, here, 4, 1.0, True)
     assert list(task.free) == [0, 1, 2] and not task.redundant
 
 
@@ -347,7 +348,8 @@ def test_velocities_are_free_that_determine_the_others_everywhere(radius):
 def test_the_rate_along_a_circle_alone_determines_how_a_ball_turns(turns):
     """In units in which it is as large as the others it looks worse."""
     ball, here = control.ball_on_circle(), (np.array([0.95 * np.sqrt(turns**2 - 1), 0.0]), np.eye(3))
-    task = planning._Task(ball, da.LagrangeDAlembert(), ball.state(here, np.zeros(5)), None, 4, 1.0, True)
+    starts = jax.tree.map(lambda leaf: leaf[None], ball.state(here, np.zeros(5)))
+    task = planning._Task(ball, da.LagrangeDAlembert(), starts, None, 4, 1.0, True)
     assert list(task.free) == [1] and not task.redundant
 
 
@@ -530,6 +532,35 @@ def test_an_interrupt_stops_other_threads_that_still_work_and_keeps_all_plans(mo
     starts = [pose(0, 0, y) for y in np.linspace(-0.2, 0.2, 4)]
     options = {"steps": 12, "duration": 1.0, "kinematic": True, "cost": lambda t, g, xi, u: xi[0] ** 2 + xi[1] ** 2}
     assert plan(unicycle(), start=starts, goal=pose(0, 0, 1), **options).status == ["optimal"] * 4
+
+
+def test_many_starts_have_one_time_and_goals_one_kind():
+    """The time of the first start was that of all, and goals without velocities made those of others free."""
+    system = pushed_cart(goal={"q1": 1.0}).system
+    options = {"steps": 4, "duration": 1.0, "cost": lambda t, g, xi, u: (1 + t) * u @ u}
+    starts = [system.state([0.0], [0.0], t=t) for t in (0.0, 5.0)]
+    with pytest.raises(da.InvalidInput, match=r"starts have the times .*0.*5.*allowed: one time"):
+        plan(system, start=starts, goal=np.ones(1), **options)
+    goals = [np.ones(1), system.state([1.0], [2.0])]
+    with pytest.raises(da.InvalidInput, match="states and configurations"):
+        plan(system, start=starts[:1] * 2, goal=goals, **options)
+
+
+def test_velocities_determine_the_others_at_all_of_many_starts():
+    """A sleigh in coordinates, x' sin(theta) = y' cos(theta): that heading along y lost its velocity in silence."""
+    sleigh = da.System(
+        da.Euclidean(3), lambda t, g, xi, p: 0.5 * xi @ xi, inputs=("force", "torque"),
+        constraint=lambda t, g, p: jnp.array([[jnp.sin(g[2]), -jnp.cos(g[2]), 0.0]]),
+        force=lambda t, g, xi, u, p: jnp.stack([u[0] * jnp.cos(g[2]), u[0] * jnp.sin(g[2]), u[1]]),
+    )  # fmt: skip
+    headings, options = (0.0, np.pi / 2), {"steps": 8, "duration": 1.0, "cost": effort}
+    starts = [sleigh.state([0.0, 0.0, a], [np.cos(a), np.sin(a), 0.0], project=True) for a in headings]
+    goals = [np.array([1.2 * np.cos(a), 1.2 * np.sin(a), a]) for a in headings]
+    made = plan(sleigh, start=starts, goal=goals, **options)
+    assert made.status == ["optimal"] * 2
+    for each, first in zip(made, starts, strict=True):
+        np.testing.assert_allclose(each.xi[0], first.xi, atol=1e-9)
+    assert made.cost[1] == pytest.approx(made.cost[0], rel=1e-6)
 
 
 def test_a_search_is_the_same_native_or_walked_through(monkeypatch):

@@ -77,6 +77,7 @@ WITHIN, CROSSED = np.arange(1, 16) / 16, 1e-6  # where in a step the path is ask
 ENDLESS = 1e12  # a cost below its negative has no end
 MAX_STEPS, MAX_STARTS = 1_000_000, 10_000
 MORE_STARTS, COARSE_STEPS, MAX_TRIAL = 8, 100, 100  # of plans that are tried where one fails, and their iterations
+JUDGED_ENDS = 32  # of many starts and goals, where the choice of velocities is judged
 BESIDE = 3  # places at the goal where the path is asked
 LOOSE = 1e6  # inverse weight, in a first guess, of velocities whose coordinates the goal does not name
 LONGEST_STEP = 2.8  # in times of the fastest motion: where Runge-Kutta steps of order 4 stop being stable
@@ -495,7 +496,7 @@ def plan(
     first, several = _as_states(system, start, "start")
     lead: State = part_of(first, 0)
     require_arguments(system, method, lead, 1.0)
-    task = _Task(system, method, lead, goal, steps, duration, kinematic)
+    task = _Task(system, method, first, goal, steps, duration, kinematic)
     task.take_functions(cost, final_cost, path)
     task.take_bounds({} if bounds is None else bounds)
     task.take_freedom(free_start, free_goal, periodic, ways)
@@ -559,7 +560,7 @@ class _Task:
     share, smoothed = (1.0, 0.0), 0.0  # weights of the cost and of the roughness; the least weight of the latter
 
     def __init__(
-        self, system: MechanicalSystem, method: Integrator, start: State, goal: Any, steps: Any, duration: Any,
+        self, system: MechanicalSystem, method: Integrator, starts: State, goal: Any, steps: Any, duration: Any,
         kinematic: bool,
     ) -> None:  # fmt: skip
         checks.require_instance("kinematic", kinematic, bool, "True or False")
@@ -579,7 +580,10 @@ class _Task:
             )
         if not kinematic and not system.inputs:
             raise InvalidInput("the system has no inputs: give it a force(t, g, xi, u, p), or plan with kinematic=True")
-        self.steps, self.first, self.t0 = checks.positive_int("steps", steps), start, float(start.t)
+        self.steps, self.first = checks.positive_int("steps", steps), part_of(starts, 0)
+        self.t0 = float(self.first.t)
+        if np.ptp(starts.t):
+            raise InvalidInput(f"starts have the times {show(np.unique(starts.t))}; allowed: one time for all plans")
         if self.steps > MAX_STEPS:
             raise InvalidInput(f"steps is {show(steps)}; allowed: at most {MAX_STEPS}. Plan with fewer, longer steps")
         self.named, self.ends = None, None
@@ -587,11 +591,14 @@ class _Task:
             self.named, self.wanted = read_names(system, "goal", goal, not kinematic)
         elif goal is not None and not callable(goal):
             self.ends = _as_states(system, goal, "goal")[0]
+            if isinstance(goal, list) and len({isinstance(each, State) for each in goal}) > 1:
+                raise InvalidInput("goal has states and configurations; allowed: only states, or only configurations")
         self.times = np.asarray(checks.finite_reals("duration", duration))
         self.free_time = self.times.ndim == 1
         if self.times.shape not in ((), (2,)) or not (np.diff([0.0, *np.atleast_1d(self.times)]) > 0).all():
             raise InvalidInput(f"duration is {show(duration)}; allowed: a positive number or (shortest, longest)")
-        ends = [start.g] + ([] if self.ends is None else [part_of(self.ends.g, 0)])
+        given = [starts] if self.ends is None else [starts, self.ends]
+        ends = [part_of(each.g, k) for each in given for k in range(0, len(each.t), -(-len(each.t) // JUDGED_ENDS))]
         self.free, self.redundant, self.explicit = choose_velocities(system, self.t0, ends)
 
     def take_functions(self, cost: Any, final_cost: Any, path: Any) -> None:
