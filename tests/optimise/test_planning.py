@@ -395,6 +395,8 @@ def test_a_ball_rolls_to_a_place_and_an_attitude(radius):
         ({"goal": [{"x": 1}]}, "goal is .*; or for all plans alike names with values"),
         ({"cost": lambda u: u @ u}, r"called as cost\(t, g, xi, u\), but it takes \(u\)"),
         ({"goal": {"x": "far"}}, "x of the goal is 'far'; allowed"),
+        ({"cost": lambda t, g, xi, u: u[2] ** 2}, r"cost\(t, g, xi, u\) reads more controls than the 2 of this plan"),
+        ({"path": lambda t, g, xi, u: 1.0 - u[5]}, r"path\(t, g, xi, u\) reads more controls than the 2"),
         ({"start": "here"}, "start is 'here'; allowed|configuration"),
         ({"goal": [pose(0, 0, 1), pose(0, 0, 2)]}, "there are 1 starts and 2 goals"),
         ({"guess": np.zeros((3, 2))}, r"guess has shape \(3, 2\); allowed: \(10, 2\)"),

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import InvalidInput, NumericalFailure, UnknownName, match_names, require_name, spell
-from ..groups import Cayley, Retraction
+from ..groups import Cayley, Group, Retraction
 from ..integrators import OK, Integrator, LagrangeDAlembert, ProjectedRungeKutta, RungeKutta, require_arguments
 from ..integrators.base import NodeMethod, PhaseMethod
 from ..kernels import (
@@ -540,6 +540,23 @@ def _as_state(system: MechanicalSystem, given: Any, name: str) -> State:
         raise InvalidInput(f"{name} is {show(given)}; allowed: {words}") from error
 
 
+def _reads_beyond(function: Function | Template, numbers: list[Any], group: Group, count: int) -> bool:
+    """Whether a function (t, g, xi, u) reads more controls than there are: JAX would read the last one instead."""
+    key = function.digest if isinstance(function, Template) else function, group, count
+    if key not in _beyond:
+        own, u = function.fill(numbers) if isinstance(function, Template) else function, np.zeros(count)
+        given = 0.0, group.identity(), np.zeros(group.dim)
+        _beyond[key] = False
+        try:
+            jax.eval_shape(lambda *motion: jnp.asarray(own(*motion, u)), *given)
+        except IndexError:  # NumPy's, not JAX's
+            _beyond[key] = True
+        except Exception:  # whatever else is wrong with it is said where it is called
+            pass
+    return _beyond[key]
+
+
+_beyond: dict[Any, bool] = {}
 _group_kept: dict[Any, bool] = {}
 _takes_traced: dict[Any, bool] = {}  # by the digest of a path and its group
 
@@ -652,6 +669,9 @@ class _Task:
             values = [np.array([pairs[k][side] for k in mark], float) for side, mark in enumerate(marks)]
             return (tuple(marks[0]), tuple(marks[1])), *values
 
+        for words, f in (("cost", self.functions[0]), ("path", self.functions[2])):
+            if f is not None and _reads_beyond(f, self.held_numbers, system.group, len(self.inputs)):
+                raise InvalidInput(f"{words}(t, g, xi, u) reads more controls than the {len(self.inputs)} of this plan")
         self.bounded, self.low, self.high = sides(self.inputs)
         kept = seen if not self.inputs or self.inputs[0] not in seen else ()
         self.watched, self.least, self.most = sides(kept)
