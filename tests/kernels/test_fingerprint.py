@@ -429,3 +429,98 @@ def test_rules_of_derivatives_are_part_of_a_fingerprint(kind):
 
     one, other = (recognition.fingerprint(make(slope)) for slope in (1.0, 2.0))
     assert one == recognition.fingerprint(make(1.0)) and one != other
+
+
+def read_module(module):
+    return lambda q: -module.TABLE["k"] * q
+
+
+def import_when_called(q):
+    import own_physics
+
+    return -own_physics.TABLE["k"] * q
+
+
+def import_a_name_when_called(q):
+    from own_physics import friction
+
+    return friction(q)
+
+
+CHANGES = [("TABLE", {"k": 3.0}), ("LIST", [3.0]), ("Held", type("Held", (), {"k": 3.0})), ("friction", lambda q: q)]
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """A module of the user's, which imports another one."""
+    (tmp_path / "own_data.py").write_text("def damp(q):\n    return -2.0 * q\n")
+    text = "from own_data import damp\nTABLE, LIST = {'k': 2.0}, [2.0]\n\nclass Held:\n    k = 2.0\n\n"
+    (tmp_path / "own_physics.py").write_text(f"{text}def friction(q):\n    return damp(q)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield __import__("own_physics")
+    for name in ("own_physics", "own_data"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(("name", "value"), CHANGES)
+def test_what_a_function_reads_of_the_users_modules_is_part_of_its_fingerprint(name, value, own_module, monkeypatch):
+    code = f"lambda q: (own_physics.TABLE, own_physics.LIST, own_physics.Held.k, own_physics.friction(q))  # {name}"
+    reads = eval(code, {"own_physics": own_module})  # as a global; read_module has it in its closure
+    before = [recognition.fingerprint(each) for each in (reads, read_module(own_module), import_when_called)]
+    monkeypatch.setattr(own_module, name, value)
+    after = [recognition.fingerprint(each) for each in (reads, read_module(own_module), import_when_called)]
+    assert before[0] != after[0]
+    assert name != "TABLE" or (before[1] != after[1] and before[2] != after[2])
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_a_module_that_a_module_imports_is_part_of_a_fingerprint(loaded, own_module, monkeypatch, tmp_path):
+    through = eval("lambda q: own_physics.friction(q)", {"own_physics": own_module})
+    before = [recognition.fingerprint(each) for each in (through, import_a_name_when_called)]
+    for name in ("own_physics", "own_data"):  # as in another process
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "own_data.py").write_text("def damp(q):\n    return -33.0 * q\n")
+    again = __import__("own_physics") if loaded else own_module
+    through = eval("lambda q: own_physics.friction(q)", {"own_physics": again})
+    assert recognition.fingerprint(import_a_name_when_called) != before[1]
+    assert not loaded or recognition.fingerprint(through) != before[0]
+
+
+class Slotted:
+    __slots__ = ("k",)
+
+
+class InSlots(Slotted):
+    pass
+
+
+class Table(dict):
+    pass
+
+
+class Number(float):
+    pass
+
+
+def measure(q):
+    return -measure.k * q
+
+
+@pytest.mark.parametrize("held", [InSlots(), Table(a=1.0), Number(1.0), measure])
+def test_attributes_of_what_a_function_holds_are_part_of_its_fingerprint(held):
+    held.k = 2.0
+    function = lambda q: -held.k * q
+    before = [recognition.fingerprint(function), recognition.recognise(function)[0], recognition.recognise(held)]
+    held.k = 3.0
+    assert recognition.fingerprint(function) != before[0]
+    assert recognition.recognise(lambda q: -held.k * q)[0] is not before[1]
+    assert recognition.recognise(function)[0] is not before[1]
+
+
+def test_a_builtin_that_a_global_hides_is_read_again():
+    space = {"np": np}
+    make = eval("lambda a: lambda q: a[0] * abs(2.0) * q", space)
+    known = [recognition.recognise(make(np.array([0.7])), take_arrays=True)[0] for _ in range(3)]
+    space["abs"] = lambda x: 3.0
+    assert known[0] is known[1] is known[2]
+    assert recognition.recognise(make(np.array([0.7])), take_arrays=True)[0] is not known[0]

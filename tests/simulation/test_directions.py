@@ -226,3 +226,20 @@ def test_what_is_no_direction_is_refused(options, words):
     system, state, step = body(np.zeros(TWELVE))
     with pytest.raises(da.InvalidInput, match=words):
         da.simulate(system, BODY, state, step=step, steps=2, **options)
+
+
+def test_directions_of_a_series_end_as_one_by_one():
+    """The substeps of a series are a loop: the numbers that end it are the same for all directions."""
+    sleigh, velocity = da.models.chaplygin_sleigh(), jnp.array([0.5, -1.0, 0.0])
+
+    def curve(s):
+        return sleigh, sleigh.state(xi=velocity * (1.0 + s[0])), 0.05 * (1.0 + s[1])
+
+    def run(s, **more):
+        system, state, step = curve(s)
+        return da.simulate(system, da.Taylor(), state, step=step, steps=4, **more)
+
+    found = run(np.zeros(2), tangents=curve, directions=2).tangents.state.xi
+    for k, direction in enumerate(np.eye(2)):
+        difference = (run(1e-3 * direction).xi - run(-1e-3 * direction).xi) / 2e-3
+        np.testing.assert_allclose(found[k], difference, atol=1e-7)

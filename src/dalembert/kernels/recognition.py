@@ -8,15 +8,18 @@ ones above all, can be taken out of it as inputs: then other values are the same
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import dataclasses
+import dis
 import functools
 import hashlib
 import sys
 import types
 import warnings
-from collections import OrderedDict
+from collections import ChainMap, OrderedDict
 from collections.abc import Callable
+from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,8 @@ VERSIONED_PACKAGES = (PACKAGE, "jax", "numpy", "builtins")
 """Packages whose versions are part of every key, beside those of Python itself."""
 MAX_RECOGNISED = 1024
 """Functions that are remembered; the one used least recently goes first."""
+IMPORT = dis.opmap["IMPORT_NAME"]
+"""The instruction of a function that imports a module."""
 _PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes, np.dtype)
 _ARRAYS = (np.ndarray, np.generic, jax.Array)
 
@@ -51,6 +56,8 @@ def _write(it: Any, within: tuple[Any, ...], text: list[str]) -> None:
     text.append(f"{kind.__module__}.{kind.__qualname__}")
     if kind in _PLAIN or isinstance(it, _PLAIN):
         text.append(repr(it))
+        if own := getattr(it, "__dict__", None):
+            _write(own, within, text)
     elif kind is tuple or kind is list:  # as below, sooner
         _write_all(within, *it, text=text)
     elif kind is jax.tree_util.PyTreeDef:
@@ -60,8 +67,10 @@ def _write(it: Any, within: tuple[Any, ...], text: list[str]) -> None:
     elif isinstance(it, _ARRAYS):
         data = np.asarray(it)
         text.append(f"{data.dtype} {data.shape} {hashlib.sha256(data.tobytes()).hexdigest()}")
+        if data.dtype == object:  # those were places in memory
+            _write(data.tolist(), within, text)
     elif isinstance(it, dict):
-        _write_all(within, *it.items(), text=text)
+        _write_all(within, *it.items(), *vars(it).items() if hasattr(it, "__dict__") else (), text=text)
     elif any(it is other for other in within):
         text.append(str([it is other for other in within].index(True)))
     elif isinstance(it, types.ModuleType):
@@ -74,7 +83,8 @@ def _write(it: Any, within: tuple[Any, ...], text: list[str]) -> None:
         within = (*within, it)
         cells = [_contents(cell) for cell in it.__closure__ or ()]
         known = [] if (it.__module__ or "").partition(".")[0] == PACKAGE else _globals_read(it)
-        _write_all(within, it.__module__, it.__code__, it.__defaults__, it.__kwdefaults__, cells, known, text=text)
+        defaults = it.__defaults__, it.__kwdefaults__, vars(it)
+        _write_all(within, it.__module__, it.__code__, *defaults, cells, known, text=text)
     elif isinstance(it, types.CodeType):
         text.append(_text_of_code(it))
     elif isinstance(it, types.MethodType):
@@ -90,7 +100,9 @@ def _write(it: Any, within: tuple[Any, ...], text: list[str]) -> None:
     elif isinstance(it, type):
         _write_class(it, (*within, it), text)
     elif type(it).__module__ != "builtins" and hasattr(it, "__dict__") and not _in_library(type(it).__module__):
-        _write_all((*within, it), type(it), vars(it), text=text)
+        slots = {name: slot for each in type(it).__mro__ for name, slot in vars(each).items()}
+        slotted = [getattr(it, name, None) for name, slot in slots.items() if type(slot) is types.MemberDescriptorType]
+        _write_all((*within, it), type(it), vars(it), slotted, text=text)
     elif not jax.tree_util.all_leaves([it]):  # a system, say
         _write_all((*within, it), *jax.tree.flatten(it), text=text)
     elif isinstance(it, jax.custom_jvp | jax.custom_vjp):  # rules may close over more than the function does
@@ -144,14 +156,34 @@ def _contents(cell: Any) -> Any:
         raise Unfingerprintable("a variable that has no value yet") from error
 
 
+@functools.lru_cache(MAX_RECOGNISED)
+def _names_of_code(code: types.CodeType) -> tuple[list[str], list[str]]:
+    """(the names that code has, and the functions inside it, those of modules that it imports when it is called)."""
+    found = [_names_of_code(each) for each in code.co_consts if isinstance(each, types.CodeType)]
+    pairs = zip(code.co_code[::2], code.co_code[1::2], strict=True)
+    imports = [code.co_names[place] for instruction, place in pairs if instruction == IMPORT]
+    return sorted({*code.co_names}.union(*(each for each, _ in found))), sum([each for _, each in found], imports)
+
+
 def _globals_read(function: types.FunctionType) -> list[tuple[str, Any]]:
-    """The globals whose names the code of a function has, and the functions inside it."""
-    codes, names = [function.__code__], set()
-    while codes:
-        code = codes.pop()
-        names |= set(code.co_names)
-        codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
-    return [(name, function.__globals__[name]) for name in sorted(names) if name in function.__globals__]
+    """The globals whose names the code of a function has, and what modules of the user's call by these names.
+
+    The modules may be globals, or in a variable around the function, or what it imports when it is called.
+    """
+    (names, imports), space, modules = _names_of_code(function.__code__), function.__globals__, list[tuple[str, Any]]()
+    for name in imports:
+        with contextlib.suppress(ImportError):
+            modules.append((name, sys.modules.get(f"{space.get('__package__')}.{name}") or import_module(name)))
+    visible = ChainMap(space, vars(builtins))
+    found = [(name, visible[name]) for name in names if name in visible]
+    modules += [*zip(function.__code__.co_freevars, map(_contents, function.__closure__ or ()), strict=True), *found]
+    modules = [(name, it) for name, it in modules if isinstance(it, types.ModuleType) and not _in_library(it.__name__)]
+    for place, module in modules:  # which grows
+        new = [(f"{place}.{name}", vars(module)[name]) for name in names if name in vars(module)]
+        found += new
+        inner = [each for each in new if isinstance(each[1], types.ModuleType) and not _in_library(each[1].__name__)]
+        modules += [each for each in inner if each[1] not in [it for _, it in modules]]
+    return found
 
 
 def _write_class(it: type, within: tuple[Any, ...], text: list[str]) -> None:
@@ -302,7 +334,8 @@ def _recognise(function: Any, take_arrays: bool, within: tuple[Any, ...]) -> tup
             else:
                 leaves.append(leaf)
     if arrays:
-        code = (function.__code__, function.__defaults__, function.__kwdefaults__, _globals_read(function))
+        defaults = function.__defaults__, function.__kwdefaults__, vars(function)
+        code = (function.__code__, *defaults, _globals_read(function))
         marks = [leaf is _ARRAY for leaf in leaves]
         kept = [leaf for leaf in leaves if leaf is not _ARRAY]
         _write_all((function, *within), function.__module__, *code, structure, marks, kept, text=text)
@@ -329,7 +362,8 @@ _seen: dict[tuple[int, bool], Callable[[Any], tuple[Template, list[Any]] | None]
 def _unroll(function: types.FunctionType, within: tuple[Any, ...] = ()) -> tuple[list[Any], list[Any]]:
     """(all leaves that a function closes over, those of functions among them in their places, all else about these)."""
     flat, structure = jax.tree.flatten([_contents(cell) for cell in function.__closure__ or ()], is_leaf=_is_none)
-    code = function.__code__, id(function.__globals__), function.__defaults__, function.__kwdefaults__
+    defaults = function.__defaults__, function.__kwdefaults__, {**vars(function)}
+    code = function.__code__, id(function.__globals__), *defaults
     leaves, form, within = [], [code, structure], (function, *within)
     for leaf in flat:
         if _is_own(leaf) and not any(leaf is other for other in within):
@@ -359,11 +393,13 @@ def _see(function: types.FunctionType, take_arrays: bool, made: Template) -> Non
     changing: list[tuple[Any, Any]] = []  # arrays of NumPy and trees of arrays among these, and what they were
 
     def settles(it: Any) -> bool:
-        if isinstance(it, types.FunctionType) and not (it.__closure__ or it.__defaults__ or it.__kwdefaults__):
+        own = isinstance(it, types.FunctionType) and (it.__closure__, it.__defaults__, it.__kwdefaults__, vars(it))
+        if own and not any(own):
             return _has_name(it) or read(it)
         if isinstance(it, types.ModuleType):
             return _in_library(it.__name__)
-        return _never_changes(it) or (isinstance(it, _ARRAYS) and not isinstance(it, jax.core.Tracer))
+        fixed = isinstance(it, _ARRAYS) and not isinstance(it, jax.core.Tracer) and it.dtype != object
+        return fixed or _never_changes(it)
 
     def settles_there(it: Any) -> bool:
         if settles(it) and not isinstance(it, np.ndarray):
@@ -412,7 +448,7 @@ def _see(function: types.FunctionType, take_arrays: bool, made: Template) -> Non
         for leaf, same_object, before, taken in zip(flat, same_objects, kept, marks, strict=True):
             if leaf is not same_object and not (_is_input(leaf, take_arrays) if taken else bits(leaf) == before):
                 return None
-        if not all(space.get(name, _ARRAY) is value for space, name, value in reads):
+        if not all(space.get(name, vars(builtins).get(name)) is value for space, name, value in reads):
             return None
         for value, (structure, before) in changing:
             leaves, now = jax.tree.flatten(value, is_leaf=_is_none)

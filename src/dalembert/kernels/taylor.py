@@ -634,8 +634,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, graph: SeriesGraph,
     filled = [instantiate_zeros(tangents[i]) for i in moved]
     own, state = list(primals[:-count]), list(primals[-count:])
     both = solution_series(field, (own, filled[:-count]), (state, filled[-count:]), order)
-    n = len(graph.y)
-    return both[:, :n], both[:, n:]
+    return series_p.bind(*primals, graph=graph, order=order), both[:, len(graph.y) :]
 
 
 series_p.def_abstract_eval(
