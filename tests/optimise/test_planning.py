@@ -320,6 +320,14 @@ def test_a_goal_by_names_is_the_goal_as_a_state():
     np.testing.assert_allclose(named.controls, made.controls, atol=1e-6)
 
 
+@pytest.mark.parametrize("bounds", [{"force": (-3, 3)}, {"force": (-3, 3), "torque": (-1, 2), "x": (-1, 1)}])
+def test_where_nothing_is_to_be_done_that_is_optimal(bounds):
+    """All multipliers vanish there, and the product of slack and multiplier has no scale of its own."""
+    options = {"steps": 20, "duration": 2.0, "cost": effort, "bounds": bounds}
+    found = plan(offset_unicycle(), start=pose(0, 0, 0), goal=pose(0, 0, 0), **options)
+    assert found.status == "optimal" and found.iterations < 30 and np.abs(found.controls).max() < 1e-6
+
+
 def test_a_second_plan_traces_nothing(monkeypatch):
     """Names, shapes and programs are known then: tracing took longer than the plan."""
     first = pushed_cart(goal={"q1": 1.0}).check()

@@ -360,7 +360,7 @@ class Decide:
         slope = most[0]
         if free.shape[1]:
             slope = jnp.maximum(slope, jnp.max(jnp.abs(lane.totals.first[:n] @ free)))
-        size = jnp.maximum(unit, sums[3] / count / 100.0)
+        size = jnp.maximum(jnp.maximum(unit, sums[3] / count / 100.0), TRIFLE * (most[4] + slope))
         rest = jnp.maximum(slope / size, most[1])
         error, held = jnp.maximum(rest, most[2] / size), jnp.maximum(rest, most[3] / size)
         known = jnp.isfinite(error + most[4] + sums[0])
