@@ -8,7 +8,6 @@ Notation: see `dalembert.mechanics`.
 from __future__ import annotations
 
 import math
-import types
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 
 from ..errors import IndefiniteMetric, InvalidInput, OffConstraint, require_name, spell
 from ..groups import AlgebraAxis, Group, join_names
-from ..kernels import Template, as_routine, compile_function, evaluate, find_plan, recognise
+from ..kernels import Template, as_routine, compile_function, evaluate, find_plan, is_own, recognise, take_numbers
 from ..numerics import (
     TOLERANCE,
     Root,
@@ -1153,13 +1152,8 @@ def _takes(system: System, width: int) -> bool:
 
 def _require_width(system: System) -> None:
     """Refuse a force that reads more controls than there are inputs: JAX would read the last one instead."""
-    force, count, found = cast(Any, system.force), len(system.inputs), system._closures.get("force")
-    leaves, structure = jax.tree.flatten(system.parameters)
-    try:
-        known = _known_widths(found[0].digest if found else force, system.group, structure, *map(np.shape, leaves))
-    except TypeError:  # an object without a hash
-        known = set()
-    if count in known:
+    count, known = len(system.inputs), _known_of_force(system)
+    if known.get(count):
         return
     if not _takes(system, count) and (wanted := _infer_inputs(system)) is not None and len(wanted) > count:
         names = ", ".join(each.name for each in system.inputs)
@@ -1167,57 +1161,82 @@ def _require_width(system: System) -> None:
             f"inputs has {count} ({names or 'none'}), but force(t, g, xi, u, p) reads {len(wanted)} controls: name "
             f"as many inputs as it reads, or let it give {system.group.dim} numbers, one for each component of xi"
         )
-    known.add(count)
+    known[count] = True
+
+
+def _find_inputs(system: System) -> tuple[Input, ...] | None:
+    """The inputs that `force` reads: those of a force that the same code made before are known."""
+    known = _known_of_force(system)
+    if "inputs" not in known:
+        known["inputs"] = _infer_inputs(system)
+    found: tuple[Input, ...] | None = known["inputs"]
+    return found
+
+
+def _known_of_force(system: System) -> dict[Any, Any]:
+    """What is known of the controls of a force: how many of them it takes, and its inputs if these are inferred."""
+    force, found = cast(Any, system.force), system._closures.get("force")
+    leaves, structure = jax.tree.flatten(system.parameters)
+    try:
+        return _notes_of_force(found[0].digest if found else force, system.group, structure, *map(np.shape, leaves))
+    except TypeError:  # an object without a hash
+        return {}
 
 
 @lru_cache(maxsize=256)
-def _known_widths(force: Any, *_: Any) -> set[int]:
-    """The numbers of controls that a force, or the digest of its code, is known to take; they are added when found."""
-    return set()
+def _notes_of_force(force: Any, *_: Any) -> dict[Any, Any]:
+    """The notes on a force, or on the digest of its code; they are added when something is found out."""
+    return {}
 
 
 def unify(function: Any) -> Any:
-    """The one object for all functions that the same code builds; as it is where it closes over traced numbers."""
-    found = recognise(function) if isinstance(function, OWN_FUNCTIONS) else None
+    """The one object for all functions that the same code builds; as it is where it holds traced numbers."""
+    found = recognise(function) if is_own(function) else None
     return function if found is None or found[1] else found[0].function
 
 
-OWN_FUNCTIONS = (types.FunctionType, types.MethodType, partial)
 Closures = dict[str, tuple[Template, list[Any]]]
-_takes_traced: dict[str, bool] = {}  # by the digest of a template
 
 
-def _recognise(system: Any, names: tuple[str, ...]) -> None:
-    """Put the recognised functions into a system, and note the arrays that they close over.
+def _recognise(system: Any, names: tuple[str, ...], take: str = "numbers") -> None:
+    """Put the recognised functions into a system, and note the numbers that they hold.
 
-    These arrays are inputs of the program. A function that needs their values (for NumPy, or for a condition) keeps
+    These numbers are inputs of the program. A function that needs their values (for NumPy, or for a condition) keeps
     them.
     """
     closures: Closures = {}
     for name in names:
         function = getattr(system, name)
-        found = recognise(function, take_arrays=True) if isinstance(function, OWN_FUNCTIONS) else None
-        if found is not None and found[1] and not _takes_traced_arrays(system, name, *found):
-            found = recognise(function)
+        if not is_own(function):
+            continue
+        kind = name, system.group, jax.tree.structure(system.parameters)
+        found = take_numbers(function, partial(_arguments, system, name), kind, take)
         if found is not None:
             closures[name] = found
             object.__setattr__(system, name, found[0].fill(found[1]))
     object.__setattr__(system, "_closures", closures)
 
 
-def _takes_traced_arrays(system: Any, name: str, template: Template, arrays: list[Any]) -> bool:
-    if template.digest not in _takes_traced:
-        velocity = np.zeros(system.group.dim)
-        given = {"lagrangian": (velocity,), "force": (velocity, system.zero_controls())}.get(name, ())
-        if name == "constraint" and isinstance(system, NonlinearSystem):
-            given = (velocity,)
-        at = (0.0, system.group.identity(), *given, system.parameters)
-        try:
-            jax.eval_shape(lambda arrays, at: template.fill(arrays)(*at), arrays, at)
-            _takes_traced[template.digest] = True
-        except Exception:  # whatever it is: the function is called as it was given, and says it then
-            _takes_traced[template.digest] = False
-    return _takes_traced[template.digest]
+def free_numbers(system: Any) -> Any:
+    """The same system, in which numbers that functions hold are inputs of the program even where they are 0 or 1."""
+    if not isinstance(system, System | VectorField):
+        return system
+    made: Any = object.__new__(type(system))
+    made.__dict__.update(vars(system))
+    _recognise(made, ("field",) if isinstance(system, VectorField) else FUNCTIONS, "all")
+    return made
+
+
+def _arguments(system: Any, name: str) -> tuple[Any, ...]:
+    """Arguments with which a function of a system can be traced."""
+    velocity = np.zeros(system.group.dim)
+    given: tuple[Any, ...] = (velocity,) if name in ("lagrangian", "force") else ()
+    if name == "constraint" and isinstance(system, NonlinearSystem):
+        given = (velocity,)
+    if name == "force":
+        inputs = _infer_inputs(system) if system.inputs == "infer" else system.inputs
+        given = velocity, None if inputs is None else np.zeros(len(inputs))
+    return 0.0, system.group.identity(), *given, system.parameters
 
 
 def register_system(functions: tuple[str, ...], static: tuple[str, ...]) -> Callable[[Any], Any]:
@@ -1242,7 +1261,7 @@ def register_system(functions: tuple[str, ...], static: tuple[str, ...]) -> Call
             for name in functions:
                 template = values[name]
                 if isinstance(template, Template):
-                    own: Any = next(arrays) if template.arrays else []
+                    own: Any = next(arrays) if template.inputs else []
                     values[name], closures[name] = template.fill(own), (template, own)
             made.__dict__.update(values, parameters=parameters, _closures=closures)
             return made
@@ -1293,12 +1312,13 @@ class System(MechanicalSystem):
         require_function("lagrangian", self.lagrangian, "(t, g, xi, p)", optional=False)
         for name in ("constraint", "drift", "force", "holonomic"):
             require_function(name, getattr(self, name), "(t, g, xi, u, p)" if name == "force" else "(t, g, p)")
-        if isinstance(self.inputs, str) and self.inputs == "infer":
-            object.__setattr__(self, "inputs", () if self.force is None else _infer_inputs(self))
-        elif self.inputs is not None:
+        infers = isinstance(self.inputs, str) and self.inputs == "infer"
+        if not infers and self.inputs is not None:
             object.__setattr__(self, "inputs", _declare_inputs(self.inputs))
         _recognise(self, FUNCTIONS)
-        if self.force is not None and self.inputs is not None:
+        if infers:
+            object.__setattr__(self, "inputs", () if self.force is None else _find_inputs(self))
+        elif self.force is not None and self.inputs is not None:
             _require_width(self)
         object.__setattr__(self, "names", Names.read(self.names, self))
 

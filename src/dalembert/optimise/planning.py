@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 import jax
@@ -34,10 +33,11 @@ from ..kernels import (
     evaluate,
     evaluate_rows,
     has_gpu,
+    is_own,
     map_rows,
     part_of,
-    recognise,
     run_rows,
+    take_numbers,
 )
 from ..mechanics import (
     Accessibility,
@@ -558,7 +558,6 @@ def _reads_beyond(function: Function | Template, numbers: list[Any], group: Grou
 
 _beyond: dict[Any, bool] = {}
 _group_kept: dict[Any, bool] = {}
-_takes_traced: dict[Any, bool] = {}  # by the digest of a path and its group
 
 
 def _keeps_group(method: Integrator, system: MechanicalSystem) -> bool:
@@ -626,22 +625,12 @@ class _Task:
         if cost is None and final_cost is None and not self.free_time:
             raise InvalidInput("there is nothing to minimise: give cost, final_cost, or duration=(shortest, longest)")
         self.functions = tuple(None if f is None else unify(f) for f in (cost, final_cost, path))
-        self.held_numbers: list[Any] = []  # arrays that the path closes over: obstacles that move compile nothing
-        found = recognise(path, take_arrays=True) if isinstance(path, FunctionType) else None
-        if found is not None and found[1] and self._takes_traced(*found):
+        self.held_numbers: list[Any] = []  # numbers that the path holds: obstacles that move compile nothing
+        group, count = self.system.group, len(self.system.inputs or ())
+        at = lambda: (0.0, group.identity(), np.zeros(group.dim), np.zeros(count))
+        found = take_numbers(path, at, (group, count)) if path is not None and is_own(path) else None
+        if found is not None and found[1]:
             self.functions, self.held_numbers = (*self.functions[:2], found[0]), found[1]
-
-    def _takes_traced(self, template: Template, arrays: list[Any]) -> bool:
-        """Whether the path computes with arrays whose numbers are not known yet."""
-        key, group = (template.digest, self.system.group), self.system.group
-        if key not in _takes_traced:
-            given = (group.identity(), np.zeros(group.dim), np.zeros(len(self.system.inputs or ())))
-            try:
-                jax.eval_shape(lambda arrays, given: template.fill(arrays)(0.0, *given), arrays, given)
-                _takes_traced[key] = True
-            except Exception:  # whatever it is: the function is called as it was given, and says it then
-                _takes_traced[key] = False
-        return _takes_traced[key]
 
     def take_bounds(self, bounds: Mapping[str, Any]) -> None:
         """The bounds of inputs, coordinates and rates."""
