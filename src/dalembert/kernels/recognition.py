@@ -523,6 +523,31 @@ def take_numbers(
 _needed: dict[tuple[str, Any], frozenset[int]] = {}
 
 
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass(frozen=True, eq=False)
+class Held:
+    """A function as a pytree, whose leaves are the numbers that were taken out of it."""
+
+    template: Template
+    numbers: list[Any]
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.template.fill(self.numbers)(*arguments)
+
+    def tree_flatten(self) -> tuple[tuple[list[Any]], Template]:
+        return (self.numbers,), self.template
+
+    @classmethod
+    def tree_unflatten(cls, template: Template, numbers: tuple[list[Any]]) -> Held:
+        return cls(template, *numbers)
+
+
+def hold(function: Any, at: Callable[[], tuple[Any, ...]], key: Any) -> Held | None:
+    """A function as a pytree of the numbers that it holds; None where it holds none that it does not need to know."""
+    found = take_numbers(function, at, key) if is_own(function) else None
+    return Held(*found) if found is not None and found[1] else None
+
+
 def _find_needed(function: Any, template: Template, numbers: list[Any], at: tuple[Any, ...]) -> frozenset[int]:
     """The places of the numbers that a function needs to know when it is traced."""
     known = [k for k, number in enumerate(numbers) if not isinstance(number, jax.core.Tracer)]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ..errors import IndefiniteMetric, InvalidInput, OffConstraint, require_name, spell
 from ..groups import AlgebraAxis, Group, join_names
-from ..kernels import Template, as_routine, compile_function, evaluate, find_plan, is_own, recognise, take_numbers
+from ..kernels import Template, as_routine, compile_function, evaluate, find_plan, hold, is_own, recognise, take_numbers
 from ..numerics import (
     TOLERANCE,
     Root,
@@ -1672,9 +1672,11 @@ class Friction:
 
 
 def _pytree(name: str, system: MechanicalSystem, function: Force) -> Force:
-    """A function as a pytree without leaves; what is a pytree already stays one."""
+    """A function as a pytree of the numbers that it holds; what is a pytree already stays one."""
     require_instance("system", system, MechanicalSystem, "a system")
     require_function(name, function, "(t, g, xi)", optional=False)
-    is_leaf = jax.tree_util.all_leaves([function])
-    function = unify(function)
-    return cast(Force, jax.tree_util.Partial(function)) if is_leaf else function  # type: ignore[no-untyped-call]
+    if not jax.tree_util.all_leaves([function]):
+        return cast(Force, unify(function))
+    group = system.group
+    held = hold(function, lambda: (0.0, group.identity(), np.zeros(group.dim)), (name, group))
+    return held or cast(Force, jax.tree_util.Partial(unify(function)))  # type: ignore[no-untyped-call]
