@@ -211,6 +211,23 @@ def set_global(k):
     return reads_a_global
 
 
+SPRINGS = {"k": 1.0, "name": "two"}
+
+
+def pull_of(g):
+    return SPRINGS["k"] * g
+
+
+def through_a_helper(t, g, xi, p):
+    return 0.5 * xi @ xi - 0.5 * pull_of(g) @ g
+
+
+def set_in_a_table(k):
+    SPRINGS["k"] = k
+    return through_a_helper
+
+
+
 def nested(k):
     def force(g):
         return k * g
@@ -266,10 +283,11 @@ BUILDERS = {
     "jit": lambda k: jax.jit(lambda t, g, xi, p: 0.5 * xi @ xi - 0.5 * k * g @ g),
     "nested": nested,
     "recursive": recursive,
+    "global": set_global,
+    "global of a helper": set_in_a_table,
     "dictionary": lambda k: (lambda p0: lambda t, g, xi, p: 0.5 * xi @ xi - 0.5 * p0["k"] * g @ g)({"k": k, 1: None}),
 }
 NEED_VALUES = {
-    "global": set_global,
     "NumPy": lambda k: lambda t, g, xi, p: 0.5 * xi @ xi - 0.5 * float(np.sum(k)) * g @ g,
     "condition": lambda k: lambda t, g, xi, p: 0.5 * xi @ xi - 0.5 * (k if k > 1.0 else 1.0) * g @ g,
     "exponent": lambda k: lambda t, g, xi, p: 0.5 * xi @ xi - 0.5 * g[0] ** k - 0.5 * g[1] ** 2.0,

@@ -189,6 +189,25 @@ def _globals_read(function: types.FunctionType) -> list[tuple[str, Any]]:
     return found
 
 
+def _other_globals(function: types.FunctionType) -> list[tuple[str, Any]]:
+    """The globals that a function reads beside `_global_values`."""
+    own = _global_values(function)
+    return [each for each in _globals_read(function) if each[0] not in own]
+
+
+def _global_values(function: types.FunctionType) -> dict[str, Any]:
+    """The globals that a function of the user's reads and that may hold numbers: no modules, classes or library."""
+    names, space = _names_of_code(function.__code__)[0], function.__globals__
+    if _in_library(function.__module__) or not REFLECTIVE.isdisjoint(names):
+        return {}
+    found = {name: space[name] for name in names if name in space}
+    return {name: it for name, it in found.items() if not (isinstance(it, types.ModuleType | type) or _has_name(it))}
+
+
+REFLECTIVE = frozenset(("eval", "exec", "globals", "locals", "vars"))
+"""Functions by which code reads more than its names say."""
+
+
 def _write_class(it: type, within: tuple[Any, ...], text: list[str]) -> None:
     """A class of the user's own: its bases, its functions and its values."""
     if _in_library(it.__module__):
@@ -318,9 +337,10 @@ def _open(it: Any) -> list[Any] | None:
     """The contents of what can be put together again with others; None for everything else."""
     kind = type(it)
     if kind is types.FunctionType:
-        if not (it.__closure__ or it.__defaults__ or it.__kwdefaults__):
+        space = _global_values(it)
+        if not (it.__closure__ or it.__defaults__ or it.__kwdefaults__ or space):
             return None
-        return [list(map(_contents, it.__closure__ or ())), it.__defaults__, it.__kwdefaults__]
+        return [list(map(_contents, it.__closure__ or ())), it.__defaults__, it.__kwdefaults__, space]
     if kind is functools.partial:
         return [it.func, it.args, it.keywords]
     if kind is types.MethodType:
@@ -348,10 +368,14 @@ def _slots(kind: type) -> list[str]:
 def _make_blank(it: Any) -> Any:
     """The new object without its contents, which may refer to it; None where it cannot be made without them."""
     if isinstance(it, types.FunctionType):
-        return _with_cells(it, tuple(types.CellType() for _ in it.__closure__ or ()))
+        names = (*MODULE_NAMES, *_names_of_code(it.__code__)[0])
+        space = {name: it.__globals__[name] for name in names if name in it.__globals__}
+        return _with_cells(it, tuple(types.CellType() for _ in it.__closure__ or ()), space)
     return None if isinstance(it, _WITHOUT_BLANK) else object.__new__(type(it))
 
 
+MODULE_NAMES = ("__builtins__", "__name__", "__package__", "__spec__", "__file__")
+"""Globals by which code imports and finds what belongs to Python."""
 _WITHOUT_BLANK = (functools.partial, types.MethodType, _JITTED)
 
 
@@ -365,7 +389,8 @@ def _complete(it: Any, blank: Any, contents: list[Any]) -> Any:
     if isinstance(it, _JITTED):
         return contents[0]
     if isinstance(it, types.FunctionType):
-        cells, blank.__defaults__, blank.__kwdefaults__ = contents
+        cells, blank.__defaults__, blank.__kwdefaults__, space = contents
+        blank.__globals__.update(space)
         for cell, value in zip(blank.__closure__ or (), cells, strict=True):
             cell.cell_contents = value
         return blank
@@ -376,11 +401,12 @@ def _complete(it: Any, blank: Any, contents: list[Any]) -> Any:
     return blank
 
 
-def _with_cells(function: types.FunctionType, cells: tuple[types.CellType, ...] | None) -> types.FunctionType:
-    """The same function with other variables around it, or a copy that JAX has not traced."""
-    made = types.FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__, cells or None
-    )
+def _with_cells(
+    function: types.FunctionType, cells: tuple[types.CellType, ...] | None, space: dict[str, Any] | None = None
+) -> types.FunctionType:
+    """The same function with other variables around it and other globals, or a copy that JAX has not traced."""
+    space = function.__globals__ if space is None else space
+    made = types.FunctionType(function.__code__, space, function.__name__, function.__defaults__, cells or None)
     made.__kwdefaults__, made.__qualname__, made.__module__ = (
         function.__kwdefaults__, function.__qualname__, function.__module__
     )  # fmt: skip
@@ -403,12 +429,20 @@ MAX_FLOATS = 64
 """Python's floats that are taken out of a function; one that holds more has a table, which is no set of parameters."""
 
 
+MAX_PARTS = 256
+"""Functions and objects that are taken apart at once; numbers in the midst of more stay where they are."""
+
+
+class _TooLarge(Exception):
+    """A function of too many parts."""
+
+
 class _Dissection:
     """How a function is taken apart: the numbers that are taken out of it, and the text of the rest."""
 
     def __init__(self, take: str, keep: frozenset[int]):
         self.take, self.keep = TAKES.index(take), keep
-        self.candidates, self.floats = 0, 0
+        self.candidates, self.floats, self.opened = 0, 0, 0
         self.numbers: list[Any] = []
 
     def part(self, it: Any, within: tuple[Any, ...], text: list[str]) -> Any:
@@ -429,6 +463,9 @@ class _Dissection:
         if contents is None:
             _write(it, within, text)
             return it
+        self.opened += 1
+        if self.opened > MAX_PARTS:
+            raise _TooLarge
         flat, structure = _flatten(contents)
         form: list[str] = []
         nodes = tuple([self.part(leaf, (*within, it), form) for leaf in flat])
@@ -439,7 +476,8 @@ class _Dissection:
             _write(it, within, text)
             return it
         if isinstance(it, types.FunctionType):
-            _write_all((*within, it), it.__module__, it.__code__, {**vars(it)}, _globals_read(it), structure, text=text)
+            rest = it.__module__, it.__code__, {**vars(it)}, _other_globals(it)
+            _write_all((*within, it), *rest, structure, text=text)
         else:
             kind = type(it).__name__ if isinstance(it, _WITHOUT_BLANK) else type(it)
             _write_all((*within, it), kind, structure, text=text)
@@ -477,7 +515,11 @@ def _recognise(function: Any, take: str, keep: frozenset[int]) -> tuple[Template
         return again
     text: list[str] = []
     parts = _Dissection(take, keep)
-    node = parts.part(function, (), text)
+    try:
+        node = parts.part(function, (), text)
+    except _TooLarge:
+        parts, text = _Dissection(take, keep), []
+        node = _write(function, (), text)
     if parts.floats > MAX_FLOATS:
         return _recognise(function, "arrays", keep)
     digest = hashlib.sha256("\0".join(text).encode()).hexdigest()
@@ -606,15 +648,14 @@ def _code_of(it: Any) -> int:
     return id(it.__code__ if isinstance(it, types.FunctionType) else type(it))
 
 
-def _unroll(it: Any, parts: list[Any], within: tuple[Any, ...] = ()) -> tuple[list[Any], list[Any]]:
+def _unroll(
+    it: Any, parts: list[Any], within: tuple[Any, ...] = (), contents: list[Any] | None = None
+) -> tuple[list[Any], list[Any]]:
     """(all leaves that a function holds, those of its parts among them in their places, all else about these).
 
     The parts are added to `parts`.
     """
-    contents = _open(it)
-    if contents is None:
-        return [it], []
-    flat, structure = _flatten(contents)
+    flat, structure = _flatten(_open(it) if contents is None else contents)
     kind: Any = type(it)
     if kind is types.FunctionType:
         kind = it.__code__, id(it.__globals__), {**vars(it)}
@@ -625,8 +666,8 @@ def _unroll(it: Any, parts: list[Any], within: tuple[Any, ...] = ()) -> tuple[li
             leaves.append(leaf)
         elif any(leaf is other for other in within):
             form.append((len(leaves), [other is leaf for other in within].index(True)))
-        elif not _has_name(leaf) and _open(leaf) is not None:
-            own, inner = _unroll(leaf, parts, within)
+        elif not _has_name(leaf) and (inside := _open(leaf)) is not None:
+            own, inner = _unroll(leaf, parts, within, inside)
             leaves += own
             form.append((len(leaves), inner))
         else:
@@ -646,7 +687,7 @@ def _see(function: Any, take: str, keep: frozenset[int], made: Template) -> None
     def settles(it: Any) -> bool:
         own = isinstance(it, types.FunctionType) and (it.__closure__, it.__defaults__, it.__kwdefaults__, vars(it))
         if own and not any(own):
-            return _has_name(it) or read(it)
+            return _has_name(it) or read(it, _globals_read(it))
         if isinstance(it, types.ModuleType):
             return _in_library(it.__name__)
         fixed = isinstance(it, _ARRAYS) and not isinstance(it, jax.core.Tracer) and it.dtype != object
@@ -660,8 +701,8 @@ def _see(function: Any, take: str, keep: frozenset[int], made: Template) -> None
         named = isinstance(it, np.ndarray) or (_has_name(type(it)) and _never_changes(structure))
         return named and all(map(settles, leaves))
 
-    def read(it: types.FunctionType) -> bool:
-        return read_entries([(it.__globals__, name, value) for name, value in _globals_read(it)])
+    def read(it: types.FunctionType, found: list[tuple[str, Any]]) -> bool:
+        return read_entries([(it.__globals__, name, value) for name, value in found])
 
     def read_entries(own: list[tuple[Any, str, Any]]) -> bool:
         new = [each for each in own if not any(each[0] is a and each[1] == b for a, b, _ in reads)]
@@ -707,7 +748,8 @@ def _see(function: Any, take: str, keep: frozenset[int], made: Template) -> None
     marks = take_marks(flat)
     opened = (each for each in parts if not isinstance(each, _WITHOUT_BLANK))
     if not is_settled(form) or not all(
-        read(each) if isinstance(each, types.FunctionType) else settles_class(type(each)) for each in opened
+        read(each, _other_globals(each)) if isinstance(each, types.FunctionType) else settles_class(type(each))
+        for each in opened
     ):
         return
     if not all(taken or settles(leaf) for leaf, taken in zip(flat, marks, strict=True)):
