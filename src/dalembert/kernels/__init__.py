@@ -47,6 +47,7 @@ from .lowering import (
     curvature,
     lower,
     map_rows,
+    note_loop,
     note_solution,
     note_value,
     simplify,
@@ -104,8 +105,8 @@ __all__ = [
     "find_chain", "find_host_lanes", "find_lane_chain", "find_plan", "find_slope_chain", "has_gpu", "holds",
     "in_haste", "in_place", "in_series", "inner_blocks", "is_real", "keep", "keep_carry", "kind_of_trees",
     "known_number", "lower", "make_problem", "make_up", "map_elements", "map_rows", "mark_slopes", "mark_values",
-    "note_solution", "note_value", "on_gpu", "one_at_a_time", "pack_values", "part_of", "plan_of", "recognise",
-    "remember", "run", "run_again", "run_problem", "run_rows", "run_with_slopes", "scalar_type", "shapes_of",
+    "note_loop", "note_solution", "note_value", "on_gpu", "one_at_a_time", "pack_values", "part_of", "plan_of",
+    "recognise", "remember", "run", "run_again", "run_problem", "run_rows", "run_with_slopes", "scalar_type", "shapes_of",
     "simplify", "solution_series", "stream_problem", "take_solution", "to_host", "words_of",
 ]
 # fmt: on
