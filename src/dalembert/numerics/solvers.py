@@ -143,7 +143,8 @@ def _solve_by(method: Callable[[Array, Array], tuple[Array, Array]], matrix: Arr
     columns = rhs if rhs.ndim == 2 else rhs[:, None]
     if in_series():
         apply = lambda x: matrix @ x
-        solution: Array = jax.lax.custom_linear_solve(apply, columns, lambda _, b: method(matrix, b)[0])
+        solver, transposed = (lambda _, b, each=each: method(each, b)[0] for each in (matrix, matrix.T))
+        solution: Array = jax.lax.custom_linear_solve(apply, columns, solver, transposed)
         return solution.reshape(rhs.shape)
     return method(matrix, columns)[0].reshape(rhs.shape)
 
@@ -212,8 +213,8 @@ def solve_saddle(metric: Array, rows: Array, top: Array, bottom: Array) -> tuple
     if not in_series():
         return _solve_on_kernel(metric, rows, top, bottom)
     apply = lambda z: (metric @ z[0] + rows.T @ z[1], rows @ z[0])
-    solver = lambda _, b: _solve_on_kernel(metric, rows, *b)
-    both: tuple[Array, Array] = jax.lax.custom_linear_solve(apply, (top, bottom), solver)
+    solver, transposed = (lambda _, b, each=each: _solve_on_kernel(each, rows, *b) for each in (metric, metric.T))
+    both: tuple[Array, Array] = jax.lax.custom_linear_solve(apply, (top, bottom), solver, transposed)
     return both
 
 
