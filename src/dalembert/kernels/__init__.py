@@ -52,6 +52,7 @@ from .lowering import (
     note_value,
     simplify,
     take_solution,
+    with_slope,
 )
 from .plans import (
     ROUND,
@@ -107,6 +108,7 @@ __all__ = [
     "known_number", "lower", "make_problem", "make_up", "map_elements", "map_rows", "mark_slopes", "mark_values",
     "note_loop", "note_solution", "note_value", "on_gpu", "one_at_a_time", "pack_values", "part_of", "plan_of",
     "recognise", "remember", "run", "run_again", "run_problem", "run_rows", "run_with_slopes", "scalar_type", "shapes_of",
-    "simplify", "solution_series", "stream_problem", "take_solution", "to_host", "words_of",
+    "simplify", "solution_series", "stream_problem", "take_solution", "to_host", "with_slope",
+    "words_of",
 ]
 # fmt: on

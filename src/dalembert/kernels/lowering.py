@@ -1752,18 +1752,18 @@ def note_loop(loop: Callable[[Any], Any], like: Any) -> Any:
     There only the derivative is that of `loop(known)`, the same loop, which need not ask any more when it ends.
     """
     known = take_solution(like)
-    end = loop(None) if known is None else _with_slope(known, loop(known))
+    end = loop(None) if known is None else with_slope(known, loop(known))
     note_solution(end)
     return end
 
 
 @jax.custom_jvp
-def _with_slope(known: Any, same: Any) -> Any:
-    """The same value, known: its derivative is that of what it was computed by."""
+def with_slope(known: Any, same: Any) -> Any:
+    """A value that is known, with the derivative of `same`, which it is but for round-off."""
     return known
 
 
-_with_slope.defjvp(lambda primals, tangents: (primals[0], tangents[1]))
+with_slope.defjvp(lambda primals, tangents: (primals[0], tangents[1]))
 
 
 def note_solution(solution: Any) -> None:
