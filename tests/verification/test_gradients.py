@@ -168,6 +168,7 @@ def check_differences(name, method, steps=6, e=1e-3):
 FAST = {
     ("lagrange-dalembert", "nonholonomic-particle"), ("runge-kutta", "rigid-body"), ("euler-poincare-suslov", "suslov"),
     ("dormand-prince", "nonholonomic-particle"), ("taylor", "nonholonomic-particle"), ("gauss", "rigid-body"),
+    ("lie-poisson-splitting", "rigid-body"),
 }  # fmt: skip
 THREE = ("nonholonomic-particle", "suslov", "rigid-body")
 METHODS_AND_SYSTEMS = [

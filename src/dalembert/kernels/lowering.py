@@ -414,6 +414,7 @@ def _loop(
         results = builder.loop([initial[i] for i in varying], lambda p: test(rebuild(p)), step)
         if not unchanged:
             return rebuild(results)
+        builder.discard(builder.block.statements.pop())
         varying = [i for i in varying if i not in unchanged]
 
 
