@@ -65,6 +65,24 @@ def principal_frame(inertia: Matrix3) -> Matrix3:
     return jax.lax.scan(rotate, (jax.lax.stop_gradient(inertia), jnp.eye(3)), pairs)[0][1]
 
 
+@jax.custom_jvp
+def turning_frame(inertia: Matrix3) -> Matrix3:
+    """`principal_frame` with its derivative, for what depends on the axes; those of equal moments are held, as no
+    derivative exists.
+    """
+    return principal_frame(inertia)
+
+
+@turning_frame.defjvp
+def _turning_frame_jvp(primals: tuple[Matrix3], tangents: tuple[Matrix3]) -> tuple[Matrix3, Matrix3]:
+    """dR = R W with W_ij (l_j - l_i) = (R^T dI R)_ij, from I R = R diag(l)."""
+    (inertia,), (change,), R = primals, tangents, turning_frame(*primals)
+    moments = jnp.diag(R.T @ inertia @ R)
+    gap = moments - moments[:, None]
+    far = jnp.abs(gap) > 2.0**-40 * jnp.max(jnp.abs(moments))
+    return R, R @ jnp.where(far, R.T @ (0.5 * (change + change.T)) @ R / jnp.where(far, gap, 1.0), 0.0)
+
+
 def quaternion_product(p: Quaternion, q: Quaternion) -> Quaternion:
     """The product p q of two quaternions, scalar first."""
     a, b, c, d = p

@@ -209,9 +209,10 @@ class _Splitting(Integrator):
     """What the splittings share: a body seen in its principal axes, and symmetry."""
 
     carry_is_step_free = self_adjoint = True
+    frame = staticmethod(free.principal_frame)
 
     def start(self, system: InvariantSystem, state: State, h: Scalar, u: Controls = None) -> Result[SplittingCarry]:
-        axes = free.principal_frame(system.inertia)
+        axes = self.frame(system.inertia)
         m, q = axes.T @ state.momentum, free.quaternion(state.g @ axes)
         return SplittingCarry(state.t, q, m, axes), StepInfo.explicit()
 
@@ -234,6 +235,7 @@ class LiePoissonSplitting(_Splitting):
     """
 
     name = "lie-poisson-splitting"
+    frame = staticmethod(free.turning_frame)  # other axes are another scheme
     needs = (properties.require_on_so3,)
 
     def claims(self, system: InvariantSystem) -> Claims:

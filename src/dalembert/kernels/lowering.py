@@ -408,12 +408,13 @@ def _loop(
 
         def step(params: list[Value]) -> list[Value]:
             stepped = flatten_arrays(body(rebuild(params)))
-            unchanged.extend(i for i, param in zip(varying, params, strict=True) if stepped[i] is param)
+            unchanged.extend(i for i, param in zip(varying, params, strict=True) if stepped[i] in (param, initial[i]))
             return [stepped[i] for i in varying]
 
         results = builder.loop([initial[i] for i in varying], lambda p: test(rebuild(p)), step)
         if not unchanged:
             return rebuild(results)
+        builder.discard(builder.block.statements.pop())
         varying = [i for i in varying if i not in unchanged]
 
 
@@ -1744,6 +1745,26 @@ def note_value(find: Callable[[], Any], like: Any) -> Any:
     value = find() if known is None else known
     note_solution(value)
     return value
+
+
+def note_loop(loop: Callable[[Any], Any], like: Any) -> Any:
+    """What a loop leaves, `loop(None)`; the step backwards takes it from the step forwards.
+
+    There only the derivative is that of `loop(known)`, the same loop, which need not ask any more when it ends.
+    """
+    known = take_solution(like)
+    end = loop(None) if known is None else with_slope(known, loop(known))
+    note_solution(end)
+    return end
+
+
+@jax.custom_jvp
+def with_slope(known: Any, same: Any) -> Any:
+    """A value that is known, with the derivative of `same`, which it is but for round-off."""
+    return known
+
+
+with_slope.defjvp(lambda primals, tangents: (primals[0], tangents[1]))
 
 
 def note_solution(solution: Any) -> None:

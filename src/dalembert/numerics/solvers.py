@@ -143,7 +143,8 @@ def _solve_by(method: Callable[[Array, Array], tuple[Array, Array]], matrix: Arr
     columns = rhs if rhs.ndim == 2 else rhs[:, None]
     if in_series():
         apply = lambda x: matrix @ x
-        solution: Array = jax.lax.custom_linear_solve(apply, columns, lambda _, b: method(matrix, b)[0])
+        solver, transposed = (lambda _, b, each=each: method(each, b)[0] for each in (matrix, matrix.T))
+        solution: Array = jax.lax.custom_linear_solve(apply, columns, solver, transposed)
         return solution.reshape(rhs.shape)
     return method(matrix, columns)[0].reshape(rhs.shape)
 
@@ -212,8 +213,8 @@ def solve_saddle(metric: Array, rows: Array, top: Array, bottom: Array) -> tuple
     if not in_series():
         return _solve_on_kernel(metric, rows, top, bottom)
     apply = lambda z: (metric @ z[0] + rows.T @ z[1], rows @ z[0])
-    solver = lambda _, b: _solve_on_kernel(metric, rows, *b)
-    both: tuple[Array, Array] = jax.lax.custom_linear_solve(apply, (top, bottom), solver)
+    solver, transposed = (lambda _, b, each=each: _solve_on_kernel(each, rows, *b) for each in (metric, metric.T))
+    both: tuple[Array, Array] = jax.lax.custom_linear_solve(apply, (top, bottom), solver, transposed)
     return both
 
 
@@ -524,7 +525,30 @@ def find_fixed_point(function: Function, guess: Array) -> Root:
         end, _, _ = jax.lax.while_loop(unfinished, body, (_begin(x), zero + jnp.inf, zero))
         return end, _is_faithful(end, zero)
 
-    return _find_with_slope(_convert_closure(as_routine(lambda x: x - function(x)), guess), solver, guess)
+    return _find_with_slope(_convert_closure(as_routine(lambda x: x - function(x)), guess), solver, guess, contracts=True)
+
+
+def _solve_by_contraction(apply: Function, rhs: Array) -> Array:
+    """y with A y = b, by y <- y + (b - A y), for an A that differs from one by a contraction; NaN where it is none.
+
+    It ends when the next update would be at round-off, or when a small one no longer shrinks.
+    """
+
+    def body(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        y, last, count, _ = state
+        update = rhs - apply(y)
+        y, size = y + update, jnp.max(jnp.abs(update))
+        all_of_it = jnp.max(jnp.abs(y))
+        settled = (size * size <= 2.0**-53 * all_of_it * (last - size)) | (size <= 2.0**-40 * all_of_it) & (size >= last)
+        return y, size, count + 1.0, settled | (size == 0.0)
+
+    def unfinished(state: tuple[Array, Array, Array, Array]) -> Array:
+        return (state[2] < 6 * MAX_ITERATIONS) & ~state[3] & jnp.isfinite(state[1])
+
+    zero = jnp.zeros((), rhs.dtype)
+    begin = rhs, jnp.max(jnp.abs(rhs)), zero, zero > 0.0
+    y, _, _, settled = jax.lax.while_loop(unfinished, body, begin)
+    return jnp.where(settled, y, jnp.nan)
 
 
 class _Equations(NamedTuple):
@@ -563,9 +587,12 @@ def _convert_closure(function: Function, example: Array, solved: bool = False) -
     return _Equations(converted, [value for own, value in zip(traced, closed.consts, strict=True) if own], closed)
 
 
-def _find_with_slope(equations: _Equations, solver: Callable[..., Ended], guess: Array, *context: Array) -> Root:
+def _find_with_slope(
+    equations: _Equations, solver: Callable[..., Ended], guess: Array, *context: Array, contracts: bool = False
+) -> Root:
     """The root that solver(f, guess, *context) finds, with the implicit function theorem as its derivative.
 
+    Where x - f(x) is a contraction, so is the equation of the derivative, which is then iterated too: no Jacobian.
     `jax.lax.custom_root` does the same, but traces the equations and their solve again for derivatives that few need.
     """
     # The equations are traced once, not at each of their uses.
@@ -585,7 +612,11 @@ def _find_with_slope(equations: _Equations, solver: Callable[..., Ended], guess:
     def _(primals: Any, tangents: Any) -> Any:
         (x, evidence), (_, parameters) = root(*primals), primals
         _, df = jax.jvp(lambda parameters: f(x, *parameters), (parameters,), tangents[1:])
-        dx = -solve(columns(lambda x: f(x, *parameters), x)[1], df)
+        if contracts:
+            slope = jax.linearize(lambda x: f(x, *parameters), x)[1]
+            dx = -jax.lax.custom_linear_solve(slope, df, _solve_by_contraction, _solve_by_contraction)
+        else:
+            dx = -solve(columns(lambda x: f(x, *parameters), x)[1], df)
         return (x, evidence), (dx, jax.tree.map(jnp.zeros_like, evidence))
 
     x, (residual, count, found, sign) = solution = root((guess, *context) if known is None else known, parameters)
