@@ -244,6 +244,21 @@ def test_steps_that_vary_and_a_run_that_goes_on():
     np.testing.assert_allclose(jax.grad(later)(THROWN), jax.grad(exact_landing)(THROWN), rtol=1e-11, atol=1e-12)
 
 
+def test_a_run_that_goes_on_with_its_own_step_has_the_derivatives_of_that_step_alone():
+    """Times count from the first start as long as the step stays: so they do in their bits, not in their slopes."""
+    ball = da.System(da.Euclidean(1), lambda t, q, v, p: 0.5 * v @ v - t * q[0])
+    start, h = ball.state([1.0], [2.0]), 0.1
+    go_on = lambda run, step: da.simulate(ball, METHOD, run, step=step, steps=10)
+    first = da.simulate(ball, METHOD, start, step=h, steps=20)
+    later = lambda step: (run := go_on(first, step)).t[-1] + run.g[-1, 0]
+    known = go_on(da.simulate(ball, METHOD, start, step=h, steps=20), h)
+    np.testing.assert_array_equal(jax.jit(lambda step: go_on(first, step).t)(h), known.t)
+    assert abs(jax.grad(lambda step: go_on(first, step).t[-1])(h) - 10.0) < 1e-12
+    np.testing.assert_allclose(jax.grad(later)(h), (later(h + 1e-5) - later(h - 1e-5)) / 2e-5, rtol=1e-8)
+    before = lambda step: go_on(da.simulate(ball, METHOD, start, step=step, steps=20), h).t[-1]
+    assert abs(jax.grad(before)(h) - 20.0) < 1e-12
+
+
 @pytest.mark.heavy
 def test_the_number_of_variable_steps_to_an_end_is_that_of_the_run():
     """Derivatives are those of the run with as many steps; under jit nobody knows how many these are."""

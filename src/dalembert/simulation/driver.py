@@ -216,9 +216,11 @@ def simulate(
     if tangents is not None:
         return _integrate_tangents_at_events(schedule, system, h, begin, checked, tangents, directions)
     loop = None
-    if isinstance(state, Run):  # another step counts from another origin
+    if isinstance(state, Run):  # another step counts from another origin; so does this one where it is differentiated
         last: LoopState = state.final
-        loop = last._replace(origin=jnp.where(h == state.step, last.origin, last.carry.t - last.steps * h))
+        origin = last.carry.t - last.steps * h
+        same = jax.lax.stop_gradient(last.origin) + (origin - jax.lax.stop_gradient(origin))
+        loop = last._replace(origin=jnp.where(h == state.step, same, origin))
     if traced and schedule.t_end is not None:
         schedule = _count_to_the_end(schedule, (system, h, begin, loop))
     return _integrate(schedule, system, h, begin, loop, checked)
