@@ -600,3 +600,23 @@ def test_a_matrix_off_its_group_is_nan_where_it_is_traced(group, bad):
     short = good.astype(np.float32)
     np.testing.assert_array_equal(element(short), element(jnp.asarray(short, float)))
     np.testing.assert_allclose(element(good), good, atol=1e-15)
+
+
+def test_runs_that_vmap_returned_are_examined_one_by_one():
+    """Each has its own parameters: the energy of all by all parameters is a number too, and none of theirs."""
+
+    def run(m):
+        system = da.System(da.Euclidean(3), lambda t, q, v, p: 0.5 * jnp.sum(p * v**2) - q[0], parameters=m)
+        return da.simulate(system, METHOD, system.state([1.0, 0.0, 0.0], [0.3, 1.0, 2.0]), step=0.1, steps=3)
+
+    masses = 1.0 + jnp.arange(9.0).reshape(3, 3)
+    runs, alone = jax.vmap(run)(masses), [run(m) for m in masses]
+    for what in ("energy", "energy_error", "reaction", "constraint_residual"):
+        np.testing.assert_allclose(getattr(runs, what)(), [getattr(each, what)() for each in alone], atol=1e-14)
+    np.testing.assert_allclose(runs.at(0.17).g, [each.at(0.17).g for each in alone], rtol=1e-14)
+    np.testing.assert_array_equal(runs.step_sizes, [each.step_sizes for each in alone])
+    second = jax.tree.map(lambda leaf: leaf[1], runs)
+    assert second.summary().energy_error == alone[1].summary().energy_error
+    for what in (lambda: runs.plot(), lambda: runs.save("runs.nc"), lambda: runs.work()):
+        with pytest.raises(da.InvalidInput, match=r"needs one run, but jax.vmap returned 3: take one of them, jax\.t"):
+            what()
