@@ -81,7 +81,7 @@ class Trajectory(Run):
         first, with NaN after a member's end. Inside JAX transformations the states have derivatives, in the times too;
         times outside the run give NaN there.
         """
-        return states_at(self, times)
+        return jax.vmap(lambda run: run.at(times))(self) if self._is_many else states_at(self, times)
 
     def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
         """A coordinate, a rate, an input or a load of the system by its name, shape (saves,): run["steer"].
@@ -119,12 +119,12 @@ class Trajectory(Run):
 
     def to_xarray(self, *, reaction: bool = False) -> xarray.Dataset:
         """The run as an `xarray.Dataset` with names, units and provenance; `reaction` adds the reaction forces."""
-        require_known("run.to_xarray()", self.records)
+        self._require_one("run.to_xarray()")
         return to_xarray(self, reaction=reaction)
 
     def save(self, path: str | Path) -> None:
         """Save the run as a NetCDF (.nc) or Zarr (.zarr) file, atomically; `dalembert.load(path)` reads it."""
-        require_known("run.save(path)", self.records)
+        self._require_one("run.save(path)")
         save_run(self, path)
 
     def __repr__(self) -> str:
@@ -153,7 +153,7 @@ class Trajectory(Run):
         `width` is that of the figure in inches: in one column of a page (`width=3.4`) panels stand below each other,
         no more than a page holds; `panels=["motion", "controls"]` chooses them.
         """
-        require_known("run.plot()", self.records)
+        self._require_one("run.plot()")
         if width is not None and not (isinstance(width, int | float | np.number) and 0.0 < width < np.inf):
             raise InvalidInput(f"width is {show(width)}; allowed: the width of the figure in inches, such as 3.37")
         of, panels = ((each,) if isinstance(each, str) else each for each in (of, panels))
@@ -163,12 +163,12 @@ class Trajectory(Run):
 
     def show(self, *, height: int = 640) -> Page:
         """Play the run in a notebook: the studio's player as one offline page; `.save(path)` writes it as HTML."""
-        require_known("run.show()", self.records)
+        self._require_one("run.show()")
         return Page(self._one(from_above("studio", "player"))(self), height)
 
     def animate(self, path: str | Path | None = None, *, seconds: float = 8.0) -> Page:
         """A film of the run for a notebook, `seconds` long; `path` (.gif, or .mp4 with ffmpeg) saves it as well."""
-        require_known("run.animate()", self.records)
+        self._require_one("run.animate()")
         film = self._one(from_above("studio", "film_of"))
         with TemporaryDirectory(prefix="dalembert-film-") as folder:
             file = Path(folder) / "film.gif" if path is None else Path(path)

@@ -244,6 +244,21 @@ def test_steps_that_vary_and_a_run_that_goes_on():
     np.testing.assert_allclose(jax.grad(later)(THROWN), jax.grad(exact_landing)(THROWN), rtol=1e-11, atol=1e-12)
 
 
+def test_a_run_that_goes_on_with_its_own_step_has_the_derivatives_of_that_step_alone():
+    """Times count from the first start as long as the step stays: so they do in their bits, not in their slopes."""
+    ball = da.System(da.Euclidean(1), lambda t, q, v, p: 0.5 * v @ v - t * q[0])
+    start, h = ball.state([1.0], [2.0]), 0.1
+    go_on = lambda run, step: da.simulate(ball, METHOD, run, step=step, steps=10)
+    first = da.simulate(ball, METHOD, start, step=h, steps=20)
+    later = lambda step: (run := go_on(first, step)).t[-1] + run.g[-1, 0]
+    known = go_on(da.simulate(ball, METHOD, start, step=h, steps=20), h)
+    np.testing.assert_array_equal(jax.jit(lambda step: go_on(first, step).t)(h), known.t)
+    assert abs(jax.grad(lambda step: go_on(first, step).t[-1])(h) - 10.0) < 1e-12
+    np.testing.assert_allclose(jax.grad(later)(h), (later(h + 1e-5) - later(h - 1e-5)) / 2e-5, rtol=1e-8)
+    before = lambda step: go_on(da.simulate(ball, METHOD, start, step=step, steps=20), h).t[-1]
+    assert abs(jax.grad(before)(h) - 20.0) < 1e-12
+
+
 @pytest.mark.heavy
 def test_the_number_of_variable_steps_to_an_end_is_that_of_the_run():
     """Derivatives are those of the run with as many steps; under jit nobody knows how many these are."""
@@ -496,3 +511,112 @@ def test_a_number_of_all_states_of_the_exact_body_has_its_gradient(every):
     lanes = jax.vmap(jax.grad(number), (None, 0))(x, many)
     np.testing.assert_allclose(lanes[1], expected, rtol=1e-11, atol=1e-11 * np.abs(expected).max())
     assert np.abs(expected).max() > 0.1
+
+
+# -- what failed, and what would be refused ----------------------------------------------------------------------------
+POINT = da.System(
+    da.Euclidean(2), lambda t, q, v, p: 0.5 * v @ v + p / jnp.sqrt(q @ q), force=lambda t, q, v, u, p: u, inputs=2,
+    parameters=1.0,
+)  # fmt: skip
+
+
+def attract(x, v, p, h, u, **options):
+    """A particle near the centre of attraction: a step that is too long has no solution."""
+    system = da.System(POINT.group, POINT.lagrangian, force=POINT.force, inputs=2, parameters=p)
+    return da.simulate(system, da.LagrangeDAlembert(), system.state(x, v), step=h, steps=6, controls=u, **options)
+
+
+CLOSE, NEAR = (jnp.array([x, 0.0]) for x in (0.05, 0.3))  # it fails in the first step, and after two
+PUSHED = jnp.array([-0.5, 0.0]), 1.0, 0.05, jnp.zeros((6, 2))
+ALL = tuple(range(5))
+
+
+def members_and_gradients(function):
+    twice = lambda given: [jnp.stack([leaf] * 2) for leaf in given]
+    return lambda *given: [leaf[0] for leaf in jax.vmap(jax.grad(function, ALL))(*twice(given))]
+
+
+@pytest.mark.parametrize("start", sampled([CLOSE, NEAR]))
+def test_a_run_that_failed_has_no_gradient_in_anything_that_it_was_given(start):
+    """It stays where it was: what it shows there depends on no control after it, and at first on the start alone."""
+    assert attract(start, *PUSHED).status == "failed"
+    given = jax.tree.map(jnp.asarray, (start, *PUSHED))
+    loss = lambda *x: jnp.sum(attract(*x).g[-1])
+    left_out = lambda *x: jnp.where((run := attract(*x)).final.status == 0, jnp.sum(run.g[-1]), jnp.sum(x[0]))
+    for transformed in (lambda f: jax.grad(f, ALL), lambda f: jax.jit(jax.grad(f, ALL)), members_and_gradients):
+        assert all(np.isnan(leaf).all() for leaf in transformed(loss)(*given))
+        found = transformed(left_out)(*given)
+        assert np.array_equal(found[0], [1.0, 1.0]) and not any(np.any(leaf) for leaf in found[1:])
+
+
+def test_members_that_failed_spoil_no_other_but_what_they_share():
+    def end(x, v, p, h, u, member):
+        system = da.System(POINT.group, POINT.lagrangian, force=POINT.force, inputs=2, parameters=p)
+        states = jax.vmap(lambda x: system.state(x, v))(x)
+        run = da.ensemble(system, da.LagrangeDAlembert(), states, step=h, steps=6, controls=u)
+        return jnp.sum(run.g[member, -1])
+
+    given = jnp.stack([CLOSE, jnp.array([1.0, 0.0])]), *PUSHED[:3], jnp.zeros((2, 6, 2))
+    for transformed in (jax.grad(end, ALL), jax.jit(jax.grad(end, ALL), static_argnums=5)):
+        bad, good = transformed(*given, 0), transformed(*given, 1)
+        assert all(np.isnan(leaf).all() for leaf in bad[1:4])
+        assert np.isnan(bad[0][0]).all() and np.isnan(bad[4][0]).all()
+        assert not np.any(bad[0][1]) and not np.any(bad[4][1])
+        assert all(np.isfinite(leaf).all() for leaf in good) and not np.any(good[0][0]) and np.all(good[4][1, :, 0])
+
+
+@pytest.mark.parametrize("method", sampled([da.LagrangeDAlembert(), da.RungeKutta()]), ids=lambda method: method.name)
+def test_a_start_that_would_be_refused_fails_where_its_numbers_are_traced(method):
+    """Outside it is refused; inside, a velocity off the constraint ran on as if another had been given."""
+    sleigh = da.models.chaplygin_sleigh()
+    slide = lambda xi: da.simulate(sleigh, method, sleigh.state(xi=xi), step=0.05, steps=4)
+    on, off = jnp.array([0.5, 1.0, 0.0]), jnp.array([0.5, 1.0, 0.3])
+    with pytest.raises(da.InvalidInput, match="off the constraint"):
+        slide(off)
+    assert np.array_equal(jax.jit(slide)(on).g, slide(on).g)
+    with pytest.raises(da.NumericalFailure, match="at its start: the initial state is off the constraint"):
+        jax.jit(slide)(off).check()
+    loss = lambda xi: jnp.sum(slide(xi).g[-1])
+    for transformed in (jax.grad(loss), jax.jit(jax.grad(loss)), jax.jacfwd(loss)):
+        assert np.isnan(transformed(off)).all() and np.isfinite(transformed(on)).all()
+    found = jax.vmap(jax.grad(loss))(jnp.stack([on, off]))
+    assert np.isnan(found[1]).all() and np.array_equal(found[0], jax.grad(loss)(on))
+    again = da.prepare(sleigh, method, step=0.05, steps=4, save="final")
+    assert jax.jit(lambda xi: again(sleigh.state(xi=xi)).final.status)(off) == 4
+
+
+@pytest.mark.parametrize(
+    "group, bad",
+    [(da.SO3(), 2 * np.eye(3)), (da.SO3(), np.diag([1.0, 1.0, -1.0])), (da.SE2(), np.eye(3) + np.eye(3)[2][:, None])],
+    ids=["scaled", "reflection", "last row"],
+)
+def test_a_matrix_off_its_group_is_nan_where_it_is_traced(group, bad):
+    """One correction made -1 of the matrix 2, and a run from there went well."""
+    with pytest.raises(da.InvalidInput):
+        group.element(bad)
+    element = jax.jit(group.element)
+    assert np.isnan(element(bad)).all()
+    good = group.exp(jnp.full(group.dim, 0.3))
+    short = good.astype(np.float32)
+    np.testing.assert_array_equal(element(short), element(jnp.asarray(short, float)))
+    np.testing.assert_allclose(element(good), good, atol=1e-15)
+
+
+def test_runs_that_vmap_returned_are_examined_one_by_one():
+    """Each has its own parameters: the energy of all by all parameters is a number too, and none of theirs."""
+
+    def run(m):
+        system = da.System(da.Euclidean(3), lambda t, q, v, p: 0.5 * jnp.sum(p * v**2) - q[0], parameters=m)
+        return da.simulate(system, METHOD, system.state([1.0, 0.0, 0.0], [0.3, 1.0, 2.0]), step=0.1, steps=3)
+
+    masses = 1.0 + jnp.arange(9.0).reshape(3, 3)
+    runs, alone = jax.vmap(run)(masses), [run(m) for m in masses]
+    for what in ("energy", "energy_error", "reaction", "constraint_residual"):
+        np.testing.assert_allclose(getattr(runs, what)(), [getattr(each, what)() for each in alone], atol=1e-14)
+    np.testing.assert_allclose(runs.at(0.17).g, [each.at(0.17).g for each in alone], rtol=1e-14)
+    np.testing.assert_array_equal(runs.step_sizes, [each.step_sizes for each in alone])
+    second = jax.tree.map(lambda leaf: leaf[1], runs)
+    assert second.summary().energy_error == alone[1].summary().energy_error
+    for what in (lambda: runs.plot(), lambda: runs.save("runs.nc"), lambda: runs.work()):
+        with pytest.raises(da.InvalidInput, match=r"needs one run, but jax.vmap returned 3: take one of them, jax\.t"):
+            what()

@@ -22,7 +22,7 @@ from jax import Array
 
 from ..errors import InvalidInput, UnknownName
 from ..kernels import compile_function
-from ..numerics import TOLERANCE, array, html_table, is_traced, parse, solve, vector
+from ..numerics import TOLERANCE, TRACED_TOLERANCE, array, html_table, is_traced, parse, solve, vector
 from ..numerics.types import Angles, Covector, Element, Float, LinearMap, Matrix, Number, Velocity
 from .coordinates import EULER, PATHS, AlgebraAxis, Numbers
 from .functions import cosc, exponential, frobenius, sinc
@@ -168,13 +168,18 @@ class Group(abc.ABC):
     def corrected(self, matrix: Matrix) -> Matrix:
         """A matrix projected onto the group, unless it is too far from it."""
         made, flaws = _examine(self, matrix)
-        if not is_traced(matrix):
-            self.refuse(matrix, *map(float, flaws))
+        if is_traced(matrix):  # nobody can refuse it: it is NaN, and so is what depends on it
+            return made * jnp.where(self.is_near(*flaws), 1.0, jnp.nan)
+        self.refuse(matrix, *map(float, flaws))
         return made
 
     def flaws(self, g: Matrix) -> tuple[Number, ...]:
         """Numbers that tell how far a matrix is from the group, and why `refuse` may refuse it."""
         return (self.distance(g),)
+
+    def is_near(self, *flaws: Any) -> Any:
+        """Whether a traced matrix with these `flaws` is an element but for round-off, that of 32 bits included."""
+        return flaws[0] <= TRACED_TOLERANCE
 
     def examine(self, g: Element) -> tuple[Element, tuple[Any, ...]]:
         """What has the form of an element, projected onto the group, and its `flaws`."""

@@ -14,7 +14,7 @@ from jax import Array
 
 from ..errors import InvalidInput
 from ..kernels import compile_function
-from ..numerics import TOLERANCE, parse, vector
+from ..numerics import TOLERANCE, TRACED_TOLERANCE, parse, vector
 from ..numerics.types import Angles, BorderedMatrix, Covector, FourVector, Matrix, Number, Scalar, Vector, Velocity
 from .base import Group, MatrixGroup
 from .coordinates import EULER, AlgebraAxis, Numbers, read_rotation
@@ -168,6 +168,9 @@ class Motions(MatrixGroup):
 
     def flaws(self, g: Matrix) -> tuple[Number, ...]:
         return *self.rotations.flaws(self.parts(g)[0]), jnp.max(jnp.abs(g[-1] - jnp.eye(self.side)[-1]))
+
+    def is_near(self, *flaws: Any) -> Any:
+        return self.rotations.is_near(*flaws[:2]) & (flaws[2] <= TRACED_TOLERANCE)
 
     def refuse(self, matrix: Matrix, *flaws: Any) -> None:
         self.rotations.refuse(matrix, *flaws[:2], group=self)

@@ -15,7 +15,7 @@ from jax import Array
 
 from ..errors import InvalidInput
 from ..kernels import compile_function
-from ..numerics import TOLERANCE, direction, parse, solve
+from ..numerics import TOLERANCE, TRACED_TOLERANCE, direction, parse, solve
 from ..numerics.types import Angles, Covector, FourVector, Matrix, Number, Scalar, Vector, Velocity
 from .base import Group, MatrixGroup, matrix_of
 from .coordinates import EULER, AlgebraAxis, Numbers, euler_angles, quaternion_square, quaternions, read_rotation
@@ -138,6 +138,9 @@ class Rotations(MatrixGroup):
 
     def flaws(self, g: Matrix) -> tuple[Number, ...]:
         return self.distance(g), direction(g, jnp.zeros((self.size, 1)))[1]
+
+    def is_near(self, *flaws: Any) -> Any:
+        return (flaws[0] <= TRACED_TOLERANCE) & (flaws[1] >= 0)
 
     def refuse(self, matrix: Matrix, *flaws: Any, group: Any = None) -> None:
         defect, sign = flaws

@@ -2,6 +2,7 @@ from .base import BRANCH_LOST as BRANCH_LOST
 from .base import EXACT as EXACT
 from .base import MEANINGS as MEANINGS
 from .base import NOT_FINITE as NOT_FINITE
+from .base import OFF_CONSTRAINT as OFF_CONSTRAINT
 from .base import OK as OK
 from .base import REASONS as REASONS
 from .base import Claims as Claims

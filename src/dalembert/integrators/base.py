@@ -34,12 +34,14 @@ from ..numerics import (
 )
 from ..numerics.types import Array, Controls, Element, Float, Scalar, Velocity
 
-OK, NOT_CONVERGED, BRANCH_LOST, NOT_FINITE = range(4)
+OK, NOT_CONVERGED, BRANCH_LOST, NOT_FINITE, OFF_CONSTRAINT = range(5)
 REASONS = {
     OK: "",
     NOT_CONVERGED: "no solution: the step is too large for this state",
     BRANCH_LOST: "branch lost: the branch of solutions that the run follows ends before this step; take a smaller one",
     NOT_FINITE: "the step produced numbers that are not finite: the motion left the domain of the system",
+    OFF_CONSTRAINT: "the initial state is off the constraint or off the group; inside jit, grad and vmap, where its "
+    "numbers are not known, it is not refused: project it there, system.state(..., project=True)",
 }
 EXACT = math.inf  # the order of a method that is the flow itself
 MEANINGS = {

@@ -81,7 +81,9 @@ class WholeRun:
         outline, watch = self.outline(leaves), self.watch
         found = [*jax.tree.leaves(result.carry), *jax.tree.leaves(result.records)]
         found[outline.status] = watch.judge(found[outline.status], found[outline.marks], jnp)
-        marked_found: list[Any] = mark_values(found[outline.status] == watch.good, found)
+        axes = (*self.begin.axes[0], *self.begin.axes[1], *spec.axes[2])
+        made_of = list(zip(leaves, axes, strict=True))
+        marked_found: list[Any] = mark_values(found[outline.status] == watch.good, found, made_of)
         return marked_found
 
 
@@ -334,16 +336,16 @@ class Scripts:
             [leaf.size for leaf in part] for part in (self.steps.own, self.steps.shared, self.steps.acting)
         )
         total = sum(own) + sum(shared)
-        # the cotangents: of the last carry, of the moving constants and controls, then of the records
-        state = script.room(total + sum(acting) + sum(sizes[count:]))
-        records = after(state, total + sum(acting))
-        script.clear(state, total + sum(acting) + sum(sizes[count:]))
+        # the cotangents: of the last carry, of the moving constants and controls, then of the records; NaN or 0 for all
+        whole_size = total + sum(acting) + sum(sizes[count:])
+        state = script.room(whole_size + 1)
+        records, lost = after(state, total + sum(acting)), after(state, whole_size)
+        script.clear(state, whole_size + 1)
         places = [after(state, n) for n in _before(own)] + [after(records, n) for n in _before(sizes[count:])]
         source = iter(range(len(self.leaves) + 1, len(given)))
         for place, size, mark in zip(places, sizes, some, strict=True):
             if mark:
                 script.copy(place, (next(source), 0), size)
-        whole_size = total + sum(acting) + sum(sizes[count:])
         script.do(7, state, after(kept, 2 * self.size), whole_size, 0, watch.good)
         rows = [(place, size // capacity) for place, size in zip(places[count:], sizes[count:], strict=True)]
 
@@ -393,6 +395,7 @@ class Scripts:
             place = next(real_starts) if k in self.start and is_real(leaf) else pushed
             if self.keeps[k]:
                 script.copy(script.result(number), next(shared_sums) if k in self.consts else place, leaf.size)
+                script.do(9, script.result(number), lost, leaf.size)
                 number += 1
         return script
 
@@ -611,6 +614,9 @@ def _pull(leaves: Leaves, cotangents: Leaves, whole: WholeRun, keeps: Marks, som
         factor = [xp.where(good, 1.0, np.nan).reshape(good.shape + (1,) * (leaf.ndim - good.ndim)) for leaf in given]
         given = [xp.where(leaf == 0.0, 0.0, leaf * each) for leaf, each in zip(given, factor, strict=True)]
     rest = iter(given)
+    lost: Any = None
+    if good is not None:  # what failed and has cotangents spoils all that it was made of
+        lost = ~good & xp.any(xp.stack([(leaf != 0.0).reshape((*good.shape, -1)).any(-1) for leaf in given]), axis=0)
     found = waiting.adjoint.pull_kept(waiting.kept, [next(rest) if mark else None for mark in some])
     parts = spec.split(_moving_leaves(whole, keeps, outline))
     sums, carries = sum(parts[0]), sum(parts[1])
@@ -624,7 +630,13 @@ def _pull(leaves: Leaves, cotangents: Leaves, whole: WholeRun, keeps: Marks, som
     before = begin_adjoint(whole, keeps, known, reached).pull(first, [*zeros, *records], False)
     shared = [a + b for a, b in zip(consts, before[:sums], strict=True)]
     begun = pick(before[sums:], pick(whole.split(keeps)[1], list(map(is_real, starts))))
-    return [*shared, *begun, *controls]
+    found = [*shared, *begun, *controls]
+    if lost is None or not lost.any():
+        return found
+    axes = (*whole.begin.axes[0], *whole.begin.axes[1], *spec.axes[2])
+    spoilt = [xp.where(lost, np.nan, 0.0) if own and lost.ndim else np.nan for own in pick(axes, keeps)]
+    pairs = zip(found, spoilt, strict=True)
+    return [leaf + xp.reshape(nan, np.shape(nan) + (1,) * (leaf.ndim - np.ndim(nan))) for leaf, nan in pairs]
 
 
 @whole_p.def_impl  # type: ignore[untyped-decorator]  # JAX does not annotate it

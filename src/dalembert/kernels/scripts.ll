@@ -5,8 +5,9 @@
 ; are kind, place to, place from, count, x, y, z:
 ;   1 copies words, and x more times behind these, 2 clears them, 3 stores an address, 4 adds doubles,
 ;   5 sets the word `to` to z where it is y and one of the words `from` is x,
-;   7 makes doubles NaN that are not zero, unless the word `from` is y,
-;   8 goes to the line at `to` if x to y of the doubles `from` are not zero.
+;   7 makes doubles NaN that are not zero, and if there are such the double behind them, unless the word `from` is y,
+;   8 goes to the line at `to` if x to y of the doubles `from` are not zero,
+;   9 makes doubles NaN if the double `from` is.
 ; `answer` is a handler of XLA's foreign functions (xla/ffi/api/c_api.h): its spaces are the arguments and the results of
 ; the call, and the first number of its attribute is the address of the script. MAJOR and MINOR are versions of that API.
 ; XLA lets its threads take numbers below 2e-308 for 0: `keep_small` (llvm.py) keeps them while a script is played.
@@ -71,7 +72,8 @@ others:
   %z = load i64, ptr %z_at
   %behind = getelementptr i64, ptr %at, i64 9
   switch i64 %kind, label %over [ i64 1, label %copy i64 2, label %clear i64 3, label %point i64 4, label %add
-                                  i64 5, label %judge i64 7, label %mark i64 8, label %jump ]
+                                  i64 5, label %judge i64 7, label %mark i64 8, label %jump
+                                  i64 9, label %spoil ]
 copy:
   %copies = phi i64 [ 0, %others ], [ %next_copies, %copy ]
   %shift = mul i64 %copies, %bytes
@@ -125,8 +127,9 @@ mark:
   br i1 %is_good, label %go_on, label %marking
 marking:
   %n = phi i64 [ 0, %mark ], [ %next_n, %marked ]
+  %any = phi i1 [ false, %mark ], [ %now_any, %marked ]
   %end_of_numbers = icmp sge i64 %n, %count
-  br i1 %end_of_numbers, label %go_on, label %one
+  br i1 %end_of_numbers, label %marked_all, label %one
 one:
   %c_at = getelementptr double, ptr %to, i64 %n
   %c = load double, ptr %c_at
@@ -136,7 +139,27 @@ one:
   br label %marked
 marked:
   %next_n = add i64 %n, 1
+  %now_any = select i1 %none, i1 %any, i1 true
   br label %marking
+marked_all:
+  br i1 %any, label %tell, label %go_on
+tell:
+  %behind_them = getelementptr double, ptr %to, i64 %count
+  store double 0x7FF8000000000000, ptr %behind_them
+  br label %go_on
+spoil:
+  %cause = load double, ptr %from
+  %spoilt = fcmp uno double %cause, 0.0
+  %first_left = icmp sgt i64 %count, 0
+  %begin_spoil = and i1 %spoilt, %first_left
+  br i1 %begin_spoil, label %spoiling, label %go_on
+spoiling:
+  %s = phi i64 [ 0, %spoil ], [ %next_s, %spoiling ]
+  %s_at = getelementptr double, ptr %to, i64 %s
+  store double 0x7FF8000000000000, ptr %s_at
+  %next_s = add i64 %s, 1
+  %more_spoilt = icmp slt i64 %next_s, %count
+  br i1 %more_spoilt, label %spoiling, label %go_on
 jump:
   %flags = icmp sgt i64 %count, 0
   br i1 %flags, label %counting, label %decide

@@ -972,6 +972,10 @@ class _Transpose:
 # Derivatives that do not exist.
 
 mark_p: Any = type(lax.add_p)("mark_slopes")
+FORWARDS, LEAVES_OUT, ALL = range(3)
+"""Marks of slopes; of cotangents but those that vanish, which a gradient leaves out; of all cotangents."""
+Root = tuple[int, tuple[int, ...], Any]
+"""Of a number that results were made of: how many of its first axes are those of `good`, its shape and type."""
 
 
 def mark_slopes(good: Any, slopes: Any) -> Any:
@@ -981,51 +985,101 @@ def mark_slopes(good: Any, slopes: Any) -> Any:
     """
     leaves = jax.tree.leaves(slopes)
     real = list(map(is_real, leaves))
-    return replace_leaves(slopes, real, mark_p.bind(good, *pick(leaves, real), back=False))
+    return replace_leaves(slopes, real, mark_p.bind(good, *pick(leaves, real), back=FORWARDS, roots=()))
 
 
-def mark_values(good: Any, tree: Any) -> Any:
-    """The tree as it is, with slopes that are NaN where `good` is not: see `mark_slopes`."""
+def mark_values(good: Any, tree: Any, made_of: Sequence[tuple[Any, bool]] = ()) -> Any:
+    """The tree as it is, with slopes that are NaN where `good` is not: see `mark_slopes`.
+
+    A gradient that depends on the tree is NaN then in all that the tree is `made_of`, also where a run that failed no
+    longer depends on it: pairs of numbers, and whether these have the axes of `good`.
+    """
     leaves = jax.tree.leaves(tree)
     real = list(map(is_real, leaves))
-    return replace_leaves(tree, real, hold_p.bind(good, *pick(leaves, real)))
+    sources = [(leaf, own) for leaf, own in made_of if isinstance(leaf, jax.core.Tracer) and is_real(leaf)]
+    roots = tuple([(np.ndim(good) if own else 0, leaf.shape, leaf.dtype) for leaf, own in sources])
+    values = [leaf for leaf, _ in sources]
+    return replace_leaves(tree, real, hold_p.bind(good, *pick(leaves, real), *values, roots=roots))
 
 
-def _mark(good: Any, *slopes: Any, back: bool) -> list[Any]:
-    made = []
-    for slope in slopes:
+def _mark(good: Any, *slopes: Any, back: int, roots: tuple[Root, ...]) -> list[Any]:
+    """The slopes of results, from theirs and those of the roots; backwards the cotangents of both."""
+    made, count = [], len(slopes) if back else len(slopes) - len(roots)
+    for slope in slopes[:count]:
         factor = jnp.where(good, 1.0, jnp.nan).reshape(good.shape + (1,) * (slope.ndim - good.ndim))
-        made.append(jnp.where(slope == 0.0, 0.0, slope * factor) if back else slope * factor)
+        made.append(jnp.where(slope == 0.0, 0.0, slope * factor) if back == LEAVES_OUT else slope * factor)
+    if back and roots:
+        lost = jnp.logical_not(good)
+        lost = lost & _is_asked(good, slopes) if back == LEAVES_OUT else lost
+        for own, shape, kind in roots:
+            here = jnp.where(jnp.any(lost, axis=tuple(range(own, good.ndim))), jnp.nan, 0.0).astype(kind)
+            made.append(jnp.broadcast_to(here.reshape(shape[:own] + (1,) * (len(shape) - own)), shape))
     return made
 
 
-def _mark_known(good: Any, *slopes: Any, back: bool) -> list[Any]:
-    return list(slopes) if np.all(good) else _mark(good, *slopes, back=back)
+def _is_asked(good: Any, cotangents: Leaves) -> Any:
+    """Whether a cotangent of what `good` is about does not vanish."""
+    asked = jnp.zeros(good.shape, bool)
+    for each in cotangents:
+        asked = asked | jnp.any(each != 0.0, axis=tuple(range(good.ndim, each.ndim)))
+    return asked
 
 
-def _mark_some(good: Any, slopes: Leaves, back: bool) -> list[Any]:
-    """The same where JAX knows that some of the slopes vanish."""
-    some = [not isinstance(slope, ad.Zero) for slope in slopes]
+def _mark_known(good: Any, *slopes: Any, back: int, roots: tuple[Root, ...]) -> list[Any]:
+    if not np.all(good):
+        return _mark(good, *slopes, back=back, roots=roots)
+    return [*slopes, *(jnp.zeros(*root[1:]) for root in roots)] if back else list(slopes[: len(slopes) - len(roots)])
+
+
+def _mark_shapes(good: Any, *slopes: Any, back: int, roots: tuple[Root, ...]) -> list[Any]:
+    return [*slopes, *_root_shapes(roots)] if back else list(slopes[: len(slopes) - len(roots)])
+
+
+def _root_shapes(roots: tuple[Root, ...]) -> list[Any]:
+    return [jax.core.ShapedArray(*root[1:]) for root in roots]
+
+
+def _mark_some(good: Any, slopes: Leaves, back: int, roots: tuple[Root, ...]) -> list[Any]:
+    """The slopes of the results, backwards of the roots too, where JAX knows that some that are given vanish."""
+    count = len(slopes) if back else len(slopes) - len(roots)
+    slopes, of_roots = slopes[:count], slopes[count:]
+    some, moving = ([not isinstance(slope, ad.Zero) for slope in part] for part in (slopes, of_roots))
+    if any(moving):
+        slopes, some = [instantiate_zeros(slope) for slope in slopes], [True] * count
     if not any(some):
-        return list(slopes)
-    found = iter(mark_p.bind(good, *pick(slopes, some), back=back))
-    return [next(found) if mark else slope for slope, mark in zip(slopes, some, strict=True)]
+        return [*slopes, *(map(ad.Zero, _root_shapes(roots)) if back else ())]
+    kept = roots if back else tuple(pick(roots, moving))
+    found = iter(mark_p.bind(good, *pick(slopes, some), *pick(of_roots, moving), back=back, roots=kept))
+    return [*(next(found) if mark else slope for slope, mark in zip(slopes, some, strict=True)), *found]
 
 
-def _jvp_of_mark(primals: Leaves, tangents: Leaves, *, back: bool) -> tuple[Any, Any]:
+def _jvp_of_mark(primals: Leaves, tangents: Leaves, *, back: int, roots: tuple[Root, ...]) -> tuple[Any, Any]:
     good, *slopes = primals
-    return mark_p.bind(good, *slopes, back=back), _mark_some(good, tangents[1:], back)
+    found = mark_p.bind(good, *slopes, back=back, roots=roots)
+    if not back or (not isinstance(good, jax.core.Tracer) and np.all(good)):
+        return found, _mark_some(good, tangents[1:], back, roots)
+    if back == LEAVES_OUT:  # what is NaN has no slope; a cotangent that vanishes has
+        good = good | jnp.logical_not(_is_asked(good, slopes))
+    return found, mark_p.bind(good, *map(instantiate_zeros, tangents[1:]), back=ALL, roots=roots)
 
 
-def _batch_mark(primitive: Any, leaves: Leaves, dims: Sequence[Any], **params: Any) -> tuple[Any, list[int]]:
+def _batch_mark(
+    primitive: Any, leaves: Leaves, dims: Sequence[Any], *, roots: tuple[Root, ...], **params: Any
+) -> tuple[Any, list[int]]:
     size = _mapped_size(leaves, dims)
     pairs = zip(leaves, dims, strict=True)
-    given = [jnp.broadcast_to(x, (size, *x.shape)) if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in pairs]
-    return primitive.bind(*given, **params), [0] * (len(given) - 1)
+    given = [jnp.broadcast_to(x, (size, *np.shape(x))) if dim is None else jnp.moveaxis(x, dim, 0) for x, dim in pairs]
+    many = tuple([(own + 1, (size, *shape), kind) for own, shape, kind in roots])
+    found = primitive.bind(*given, roots=many, **params)
+    return found, [0] * len(found)
 
 
-def _transpose_mark(cotangents: Leaves, good: Any, *slopes: Any, back: bool) -> list[Any]:
-    return [None, *_mark_some(good, cotangents, not back)]
+def _transpose_mark(cotangents: Leaves, good: Any, *slopes: Any, back: int, roots: tuple[Root, ...]) -> list[Any]:
+    if not back and not isinstance(good, jax.core.Tracer) and np.all(good):
+        return [None, *cotangents, *map(ad.Zero, _root_shapes(roots))]
+    found = _mark_some(good, cotangents, FORWARDS if back else LEAVES_OUT, roots)
+    unknown = cast(Callable[[Any], bool], ad.is_undefined_primal)
+    return [None, *(each if unknown(slope) else None for each, slope in zip(found, slopes, strict=True))]
 
 
 def _drop_unused(used: Sequence[bool], *given: Any) -> tuple[list[bool], Any]:
@@ -1034,27 +1088,42 @@ def _drop_unused(used: Sequence[bool], *given: Any) -> tuple[list[bool], Any]:
     The equation is what is given last; JAX 0.12 says before it which inputs live.
     """
     equation = given[-1]
+    roots, params = equation.params["roots"], equation.params
     if not any(used):
-        return [False] * (1 + len(used)), None
-    taken = [True, *used]
-    return taken, equation.replace(invars=pick(equation.invars, taken), outvars=pick(equation.outvars, used))
+        return [False] * len(equation.invars), None
+    used = list(used)
+    if params.get("back"):
+        count = len(used) - len(roots)
+        if any(used[count:]):  # these depend on all that is given
+            return [True] * len(equation.invars), equation
+        taken, params = [True, *used[:count]], params | {"roots": ()}
+    else:
+        taken = [True, *used, *[True] * len(roots)]
+    invars, outvars = pick(equation.invars, taken), pick(equation.outvars, used)
+    return taken, equation.replace(invars=invars, outvars=outvars, params=params)
 
 
 mark_p.multiple_results = True
 mark_p.def_impl(_mark_known)
-mark_p.def_abstract_eval(lambda good, *slopes, back: list(slopes))
+mark_p.def_abstract_eval(_mark_shapes)
 mlir.register_lowering(mark_p, mlir.lower_fun(_mark, multiple_results=True))
 ad.primitive_jvps[mark_p] = _jvp_of_mark
 ad.primitive_transposes[mark_p] = _transpose_mark
 batching.primitive_batchers[mark_p] = partial(_batch_mark, mark_p)
 hold_p: Any = type(lax.add_p)("mark_values")
 hold_p.multiple_results = True
-hold_p.def_impl(lambda good, *leaves: list(leaves))
-hold_p.def_abstract_eval(lambda good, *leaves: list(leaves))
-mlir.register_lowering(hold_p, mlir.lower_fun(lambda good, *leaves: list(leaves), multiple_results=True))
-ad.primitive_jvps[hold_p] = lambda primals, tangents: (
-    hold_p.bind(*primals),
-    _mark_some(primals[0], tangents[1:], False),
+
+
+def _hold(good: Any, *leaves: Any, roots: tuple[Root, ...]) -> list[Any]:
+    return list(leaves[: len(leaves) - len(roots)])
+
+
+hold_p.def_impl(_hold)
+hold_p.def_abstract_eval(_hold)
+mlir.register_lowering(hold_p, mlir.lower_fun(_hold, multiple_results=True))
+ad.primitive_jvps[hold_p] = lambda primals, tangents, roots: (
+    hold_p.bind(*primals, roots=roots),
+    _mark_some(primals[0], tangents[1:], FORWARDS, roots),
 )
 batching.primitive_batchers[hold_p] = partial(_batch_mark, hold_p)
 partial_eval.dce_rules[mark_p] = partial_eval.dce_rules[hold_p] = _drop_unused

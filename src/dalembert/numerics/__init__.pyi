@@ -1,4 +1,5 @@
 from .checks import TOLERANCE as TOLERANCE
+from .checks import TRACED_TOLERANCE as TRACED_TOLERANCE
 from .checks import array as array
 from .checks import call_own as call_own
 from .checks import diagonal as diagonal

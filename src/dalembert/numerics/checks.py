@@ -27,6 +27,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 TOLERANCE = 1e-8  # by which a matrix that a user gives may be off its group
+TRACED_TOLERANCE = 1e-6  # by which one that JAX traces may, or a start its constraint: numbers of 32 bits do
 KNOWN: set[type] = {float, int, bool, np.float64, np.ndarray, type(None)}  # types of numbers that JAX never traces
 MAX_SHOWN = 200  # characters of a value in a message
 PATIENCE = 1.0  # seconds after which a notebook shows that a call is still at work

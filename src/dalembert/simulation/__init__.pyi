@@ -13,6 +13,7 @@ from .loop import TIME_TOLERANCE as TIME_TOLERANCE
 from .loop import LoopState as LoopState
 from .loop import RunKernel as RunKernel
 from .loop import count_steps as count_steps
+from .loop import fail_off_constraint as fail_off_constraint
 from .loop import sample_controls as sample_controls
 from .loop import run_kernel as run_kernel
 from .loop import split_reals as split_reals

@@ -114,6 +114,7 @@ from .loop import (
     find_momentum_first,
     has_members,
     invalidate_unless,
+    judge_begin,
     mark_failures,
     read_rows,
     run_kernel,
@@ -217,9 +218,11 @@ def simulate(
     if tangents is not None:
         return _integrate_tangents_at_events(schedule, system, h, begin, checked, tangents, directions)
     loop = None
-    if isinstance(state, Run):  # another step counts from another origin
+    if isinstance(state, Run):  # another step counts from another origin; so does this one where it is differentiated
         last: LoopState = state.final
-        loop = last._replace(origin=jnp.where(h == state.step, last.origin, last.carry.t - last.steps * h))
+        origin = last.carry.t - last.steps * h
+        same = jax.lax.stop_gradient(last.origin) + (origin - jax.lax.stop_gradient(origin))
+        loop = last._replace(origin=jnp.where(h == state.step, same, origin))
     if traced and schedule.t_end is not None:
         schedule = _count_to_the_end(schedule, (system, h, begin, loop))
     return _integrate(schedule, system, h, begin, loop, checked)
@@ -361,6 +364,12 @@ class Schedule:
         shared = (None,) if self.t_end is None else (None, None)
         return None if self.lanes is None else ((0 if self.batched else None, *shared), *others)
 
+    def sources(self, consts: Constants, start: Any, varies: Any = None) -> list[tuple[Any, bool]]:
+        """Return all that a run is made of, and whether these are numbers of its members."""
+        own = self.lanes is not None and varies is not None and varies[0] is not None
+        parts = (consts[0], self.batched), (consts[1:], False), (start, own), (self.controls, self.own_controls)
+        return [(leaf, members) for part, members in parts for leaf in jax.tree.leaves(part)]
+
     def blocks(self) -> Iterator[tuple[int, int]]:
         """Yield (records, steps before each) of the blocks of the run; without end where the number is not known."""
         saves, rest = divmod(self.steps, self.save_every)
@@ -423,15 +432,16 @@ def _integrate(
 ) -> Run:  # fmt: skip
     """Begin the loop, or go on with one, run the schedule with its events, and return what that leaves."""
     consts = schedule.constants(system, h, None if schedule.t_end is None else array(schedule.t_end))
-    whole = loop is None and not events and run is run_problem
+    start, whole = state if loop is None else loop, loop is None and not events and run is run_problem
     if whole and (made := _run_for_gradient(schedule, consts, state, varies)):
         return made
     if loop is None:
-        loop = begin_loop(schedule, schedule.kernel, consts, (state, schedule.first_controls), varies)
+        kernel = judged(schedule.kernel, (consts, state))
+        loop = begin_loop(schedule, kernel, consts, (state, schedule.first_controls), varies)
     result, crossings = run_with_events(schedule, consts, loop, events, run)
     records, final = result.records, result.carry
     if is_traced(records):
-        records, final = mark_failures(records, final)
+        records, final = mark_failures(records, final, schedule.sources(consts, start, varies))
     else:
         records, final = end_before_gaps(records, final, schedule.lanes is not None)
         records, peaks = as_jax((records, final.peaks))
@@ -625,8 +635,8 @@ def bind_blocks(
 
     A block after the first begins with the loop that the first one left, whose record is there already.
     """
-    lanes, begin, parts, done = schedule.lanes, kernel.begin, [], 0
-    own = None if lanes is None else schedule.axes()[0]
+    lanes, begin, parts, done = schedule.lanes, judged(kernel, (consts, given[0])).begin, [], 0
+    own, source = None if lanes is None else schedule.axes()[0], (consts, given[0], varies)
     if given[0].system is consts[0]:
         begin, given = find_momentum_first(begin), (given[0]._replace(momentum=None), given[1])
     for saves, every in schedule.blocks():
@@ -643,7 +653,7 @@ def bind_blocks(
     axis = 0 if lanes is None else 1
     later = [jax.tree.map(lambda leaf: leaf[(slice(None),) * axis + (slice(1, None),)], part[1]) for part in parts[1:]]
     records = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=axis), parts[0][1], *later)
-    return mark_failures(records, parts[-1][0])[::-1]
+    return mark_failures(records, parts[-1][0], schedule.sources(*source))[::-1]
 
 
 def _go_on(consts: Constants, loop: LoopState) -> LoopState:
@@ -750,6 +760,11 @@ def finish_run(
         records = chain.records(words) if replay is None else replay.records(words)
     finish, every = partial(chain.carry, words), schedule.save_every
     return Run.of_loop(system, schedule.integrator, h, records, finish, held, every, tangents)
+
+
+def judged(kernel: RunKernel, start: Any) -> RunKernel:
+    """Return the loop that fails at a start which nobody judged, because JAX traces its numbers."""
+    return kernel._replace(begin=judge_begin(kernel.begin)) if is_traced(start) else kernel
 
 
 def begin_loop(schedule: Schedule, kernel: RunKernel, consts: Constants, given: Any, varies: Any = 0) -> Any:
@@ -1049,7 +1064,7 @@ def _integrate_tangents(
         rows.append(slopes)
         return result
 
-    first = make_problem(keep_carry, schedule.kernel.begin, consts, given)
+    first = make_problem(keep_carry, judged(schedule.kernel, (consts, state)).begin, consts, given)
     loop = jax.tree.map(lambda leaf: leaf[0], run(first, saves=1, backend=schedule.backend).records)
     axis = len(front)
     pushed = [leaf.take(0, axis) for leaf in rows.pop()]

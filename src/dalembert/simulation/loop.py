@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from ..errors import InvalidInput, match_names
-from ..integrators import NOT_FINITE, OK, Integrator, call_method
+from ..integrators import NOT_FINITE, OFF_CONSTRAINT, OK, Integrator, call_method
 from ..kernels import (
     as_jax,
     available_memory,
@@ -30,7 +30,18 @@ from ..kernels import (
     to_host,
 )
 from ..mechanics import Input, MechanicalSystem, State
-from ..numerics import call_own, finite, is_traced, namespace, not_zero, positive_int, read_reals, say_many, show
+from ..numerics import (
+    TRACED_TOLERANCE,
+    call_own,
+    finite,
+    is_traced,
+    namespace,
+    not_zero,
+    positive_int,
+    read_reals,
+    say_many,
+    show,
+)
 from .results import Record
 
 DOUBLE = np.dtype(float)
@@ -335,6 +346,26 @@ def find_momentum_first(begin: Callable[..., Any]) -> Callable[..., Any]:
     return begin_there
 
 
+def fail_off_constraint(loop: LoopState, system: MechanicalSystem, state: State, tolerance: float) -> LoopState:
+    """Return the loop at a start, failed where that is off the constraint, or off the group."""
+    (t, g, xi), system = jax.lax.stop_gradient((state[:3], system))
+    off = jnp.concatenate([system.residual(t, g, xi), system.phi(t, g)])
+    scale = 1.0 + jnp.max(jnp.abs(system.A(t, g)), initial=0.0) * jnp.max(jnp.abs(xi))
+    outside = (jnp.max(jnp.abs(off), initial=0.0) > tolerance * scale) | (system.group.distance(g) > tolerance)
+    status = jnp.where(outside, OFF_CONSTRAINT, loop.status)
+    return loop._replace(status=status, steps=jnp.where(status == OK, loop.steps, -1.0))
+
+
+@lru_cache(maxsize=256)
+def judge_begin(begin: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the beginning that fails where `simulate` would refuse the start, if JAX did not trace its numbers."""
+
+    def begin_judged(consts: Constants, given: tuple[State, Any]) -> LoopState:
+        return fail_off_constraint(begin(consts, given), consts[0], given[0], TRACED_TOLERANCE)
+
+    return begin_judged
+
+
 def all_finite(new: Any, old: Any = ()) -> Array:
     """Whether all leaves that changed are finite, by their sum: cheaper than to compare each, and a shallow tree."""
     unchanged = {id(leaf) for leaf in jax.tree.leaves(old)}
@@ -369,12 +400,17 @@ def end_before_gaps(records: Record, loop: LoopState, lanes: bool) -> tuple[Reco
     return records._replace(steps=count), loop._replace(status=code, steps=number)
 
 
-def mark_failures(records: Record, loop: LoopState) -> tuple[Record, LoopState]:
-    """Return the same of a run that JAX transforms: with the status of failure, and derivatives that are NaN then."""
+def mark_failures(
+    records: Record, loop: LoopState, made_of: Sequence[tuple[Any, bool]] = ()
+) -> tuple[Record, LoopState]:
+    """Return the same of a run that JAX transforms: with the status of failure, and derivatives that are NaN then.
+
+    They are NaN in all that the run was `made_of`: numbers, and whether these are those of its members.
+    """
     lost = jnp.any(records.steps == int(NO_RECORD), axis=-1)
     status = jnp.where(lost & (loop.status == OK), NOT_FINITE, loop.status)
     # A failed run stays where it was. What it shows there has derivatives, but not those of what was asked for.
-    marked: tuple[Record, LoopState] = mark_values(status == OK, (records, loop._replace(status=status)))
+    marked: tuple[Record, LoopState] = mark_values(status == OK, (records, loop._replace(status=status)), made_of)
     return marked
 
 

@@ -31,6 +31,7 @@ from .driver import (
     bind_blocks,
     finish_run,
     in_doubles,
+    judged,
     make_replay,
     make_schedule,
     run_steps,
@@ -286,11 +287,11 @@ class PreparedRun:
         if is_traced((system, state, schedule.controls)):  # inside jit, native calls
             found = bind_blocks(schedule, self.kernel, consts, given)
         if found is None:
-            loop = begin_loop(schedule, self.kernel, consts, given)
+            loop = begin_loop(schedule, judged(self.kernel, (consts, state)), consts, given)
             result = run_steps(schedule, self.kernel, consts, loop)
             if not is_traced((result.records, result.carry)):
                 return self._end_where_it_failed(result.records, result.carry)
-            found = mark_failures(result.records, result.carry)[::-1]
+            found = mark_failures(result.records, result.carry, schedule.sources(consts, state))[::-1]
         final, records = found
         last = self.save == "final"
         return Saved(jax.tree.map(lambda leaf: leaf[-1] if last else leaf, records.values), final)

@@ -257,8 +257,10 @@ class Run:
     @property
     def step_sizes(self) -> Array:
         """The size of the step that led to each state (at the start: of the first step), shape (saves,)."""
-        own = self.records.step_size
-        return jnp.full(np.shape(self.t), self.step) if own is None else own
+        if (own := self.records.step_size) is not None:
+            return own
+        step = jnp.asarray(self.step)
+        return jnp.broadcast_to(step.reshape(step.shape + (1,) * (np.ndim(self.t) - step.ndim)), np.shape(self.t))
 
     @property
     def last(self) -> State:
@@ -305,6 +307,20 @@ class Run:
                 here = np.ones(len(found), bool) if is_traced(found.t) else ~np.isnan(found.t)
                 names[np.asarray(found.lane)[here]] = found.name
         return names if np.ndim(self.final.status) else (names[0] or None)
+
+    @property
+    def _is_many(self) -> bool:
+        """Whether `jax.vmap` returned this: runs side by side, of which each has its own system and step."""
+        return np.ndim(self.step) > 0
+
+    def _require_one(self, what: str) -> None:
+        """Refuse what the numbers of a run that JAX traces, or that are those of many runs, do not give."""
+        require_known(what, self.records)
+        if self._is_many:
+            raise InvalidInput(
+                f"{what} needs one run, but jax.vmap returned {np.shape(self.step)[0]}: take one of them, "
+                "jax.tree.map(lambda leaf: leaf[k], run), or let da.ensemble make them"
+            )
 
     @property
     def holonomic_constraints(self) -> int:
@@ -429,7 +445,7 @@ class Run:
 
     def power(self) -> Numbers:
         """The power P = <F, xi> - L_t + <l, A xi> that enters the system, at each saved state of a single run."""
-        require_known("run.power()", self.records)
+        self._require_one("run.power()")
         return _powers(self, slice(None), self.controls_at_states())[0]
 
     def work(self) -> Numbers:
@@ -440,6 +456,7 @@ class Run:
         state of a controlled run must have been saved.
         """
         require_known("run.work()", self.records, "ask for it outside, or take run.energy()")
+        self._require_one("run.work()")
         states, u = self.records.state, self.held_controls()
         if u is not None and np.any(np.diff(np.asarray(self.records.steps)) != 1):
             raise InvalidInput(
@@ -461,6 +478,9 @@ class Run:
 
     def _at_states(self, name: str, u: Any = None) -> Array:
         """Return one of _AT_STATES at every saved state, of every member: natively unless JAX traces the run."""
+        if self._is_many:
+            found: Array = jax.vmap(lambda run, u: run._at_states(name, u))(self, u)
+            return found
         states, shape = self.records.state, np.shape(self.t)
         states = State(*states[:3], None, None, states.group)  # they ask for no more
         if self.batched or is_traced((states, u)):
@@ -468,7 +488,7 @@ class Run:
         point = (states, u)
         if len(shape) > 1:
             point = jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *np.shape(leaf)[len(shape) :])), point)
-        found: Array = evaluate(_AT_STATES[name], self.system, point, lanes=math.prod(shape), axes=(None, 0))
+        found = evaluate(_AT_STATES[name], self.system, point, lanes=math.prod(shape), axes=(None, 0))
         return found if len(shape) == 1 else found.reshape((*shape, *found.shape[1:]))
 
     def __repr__(self) -> str:

@@ -34,7 +34,7 @@ from ..io.dataset import Arrays, column_text
 from ..kernels import Backend, evaluate, make_problem, run_problem
 from ..mechanics import ADMISSIBLE_TOLERANCE, MechanicalSystem, State
 from ..numerics import GROWTH_KINDS, MAX_BLOCKS, MIN_SAMPLES, classify, own_value, positive_int
-from ..simulation import LoopState, RunKernel, count_steps, run_kernel
+from ..simulation import LoopState, RunKernel, count_steps, fail_off_constraint, run_kernel
 
 Values = dict[str, Any]  # name -> values of members
 Points = np.ndarray[Any, Any]
@@ -52,8 +52,8 @@ KEEP_CHOICES = ("final", "extremes", "states", "drift")
 FIXED_NAMES = ("run.save_every", "run.backend")
 MAX_MEMBERS = 10**9
 """A mistyped grid easily has more members."""
-OFF_CONSTRAINT, REDUCTION_NOT_FINITE = 4, 5
-"""Status of a member that starts off the constraint, and of one with a reduction that is not finite at the end."""
+REDUCTION_NOT_FINITE = 5
+"""Status of a member with a reduction that is not finite at the end."""
 ENERGY_NAME = "initial.energy"
 MAX_FAMILIES = 256  # whose functions are kept: members of others make theirs again
 PROBES_PER_AXIS = 8
@@ -463,12 +463,7 @@ def member_kernel(
 
     def begin(numbers: Numbers, _: Any) -> SweepLoop:
         system, state, h = build(numbers)
-        loop = kernel.begin((system, h), (state, None))
-        off = jnp.concatenate([system.residual(state.t, state.g, state.xi), system.phi(state.t, state.g)])
-        scale = 1.0 + jnp.max(jnp.abs(system.A(state.t, state.g)), initial=0.0) * jnp.max(jnp.abs(state.xi))
-        outside = jnp.max(jnp.abs(off), initial=0.0) > ADMISSIBLE_TOLERANCE * scale
-        status = jnp.where(outside, OFF_CONSTRAINT, loop.status)
-        loop = loop._replace(status=status, steps=jnp.where(status == OK, loop.steps, -1.0))
+        loop = fail_off_constraint(kernel.begin((system, h), (state, None)), system, state, ADMISSIBLE_TOLERANCE)
         seen = integrator.observe(system, loop.carry, h)
         values = {name: _reduce(name, one.start, "start(system, state, h)", system, seen, h)
                   for name, one in reductions.items()}  # fmt: skip
