@@ -43,6 +43,7 @@ from ..numerics import (
     positive,
     read_reals,
     real,
+    reduce_by_units,
     require_function,
     require_instance,
     require_known,
@@ -64,7 +65,7 @@ UNKNOWN_INPUTS = (
 )
 ADMISSIBLE_TOLERANCE = 1e-9  # how far, relative to the constraint, a start may be off it
 CHART_STEPS = 4  # of Newton's method for a configuration with given coordinates
-CLEAR_MARGIN = 1e-8  # an eigenvalue, in the same units, that is clearly positive
+CLEAR_MARGIN = 1e-8  # an eigenvalue, in these units or smaller ones, that is clearly positive
 MAX_JUDGED = 16  # velocities up to which `judge_start` looks at them: it takes n^3 operations
 Phi = Callable[[Any, Any], Array]  # (t, g) -> the values (k,) of holonomic constraints
 Force = Callable[[Any, Any, Array], Array]  # (t, g, xi) -> a covector, or the controls
@@ -880,8 +881,11 @@ def _momentum(system: MechanicalSystem, t: Scalar, g: Element, xi: Array) -> Arr
 def judge_start(system: MechanicalSystem, point: tuple[Scalar, Element, Array]) -> tuple[Array, Array]:
     """Whether a start is clearly admissible, far within every bound of `require_admissible`; and its momentum.
 
-    L_xi_xi is positive on D = ker A if L_xi_xi + A^T A is positive, with rows of unit length in the units of
-    `metric_on_D`; the rows are independent if their products are. Both hold where Gauss's pivots do, less CLEAR_MARGIN.
+    The units of `metric_on_D` weigh a velocity x at most as sum R_i x_i^2 does, where R_i is the sum of |L_xi_xi| over
+    row i: each pass after the first only lowers the weights. So no eigenvalue on D = ker A is below CLEAR_MARGIN where
+    L_xi_xi - CLEAR_MARGIN R is positive on D. Literal units of A make that a matrix on the velocities that are left;
+    the rest of A is added as A^T W A, which vanishes on D. The rows are independent if their products are, less the
+    same margin. Pivots tell what is positive. Nothing is divided by its size, and no root taken.
     """
     t, g, xi = point
     try:
@@ -897,31 +901,35 @@ def judge_start(system: MechanicalSystem, point: tuple[Scalar, Element, Array]) 
     if n > MAX_JUDGED:
         return jnp.asarray(False), momentum
     known = [leaf for leaf in jax.tree.leaves((system, point)) if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)]
-    total = energy + jnp.sum(momentum) + sum(jnp.sum(leaf) for leaf in known)
-    units = jnp.ones(n)
-    for _ in range(3):
-        size = jnp.sqrt(jnp.max(jnp.abs(metric), axis=1))
-        size = jnp.where(size == 0.0, 1.0, size)
-        metric, units = metric / (size[:, None] * size[None, :]), units / size
-    good = jnp.isfinite(total)
+    upper = jnp.triu(jnp.abs(metric))
+    weights, squares = jnp.sum(upper + jnp.triu(upper, 1).T, axis=1), jnp.sum(rows * rows, axis=1)
+    total = energy + jnp.sum(momentum) + sum(jnp.sum(leaf) for leaf in known) + jnp.sum(weights) + jnp.sum(squares)
+    weights, good = jnp.where(weights == 0.0, 1.0, weights), jnp.isfinite(total)
+    units = fibre(system, t, g, xi) or (None,) * m
+    some = reduce_by_units(units, metric, rows)
+    sizes = jnp.diag(weights[some.free]) + some.K.T @ (weights[some.bound][:, None] * some.K)
+    reduced, left = some.metric - CLEAR_MARGIN * sizes, some.rows
+    if len(left):
+        inverse = 1.0 / jnp.sum(left * left / jnp.diagonal(sizes), axis=1)
+        reduced = reduced + left.T @ (inverse[:, None] * left)
+        products = rows @ rows.T - CLEAR_MARGIN * jnp.diag(squares)
+        good = good & (jnp.min(squares) > 1e-12 * jnp.max(squares)) & _is_positive(products)
+    elif m:  # with units in all rows their singular values are 1 or more
+        good = good & (jnp.sum(squares) < 1e12)
     if m:
-        sizes, scaled = jnp.sqrt(jnp.sum(rows * rows, axis=1)), rows * units
-        scaled = scaled / jnp.sqrt(jnp.sum(scaled * scaled, axis=1))[:, None]
-        metric, unit = metric + scaled.T @ scaled, rows / sizes[:, None]
-        bound = 0.5 * ADMISSIBLE_TOLERANCE
-        good = good & (jnp.min(sizes) > 1e-6 * jnp.max(sizes)) & _is_positive(unit @ unit.T)
-        good = good & jnp.all(jnp.abs(off) <= bound * (1.0 + sizes * jnp.sqrt(xi @ xi)))
-        good = good & jnp.all(jnp.abs(phi) <= bound * (1.0 + sizes[m - k :]))
-    return good & _is_positive(metric), momentum
+        least = (0.5 * ADMISSIBLE_TOLERANCE) ** 2
+        good = good & jnp.all(off * off <= least * (1.0 + squares * (xi @ xi)))
+        good = good & jnp.all(phi * phi <= least * (1.0 + squares[m - k :]))
+    return good & _is_positive(reduced), momentum
 
 
 def _is_positive(matrix: Array) -> Array:
-    """Whether a symmetric matrix with entries of size 1 has no eigenvalue below CLEAR_MARGIN."""
-    left, good = matrix - CLEAR_MARGIN * jnp.eye(matrix.shape[0]), jnp.asarray(True)
+    """Whether a symmetric matrix, of which the upper half is read, is positive definite."""
+    left, good = matrix, jnp.asarray(True)
     while left.shape[0]:
-        pivot = left[0, 0]
+        pivot, row = left[0, 0], left[0, 1:]
         good = good & (pivot > 0.0)
-        left = left[1:, 1:] - jnp.outer(left[1:, 0] / pivot, left[0, 1:])
+        left = left[1:, 1:] - jnp.triu(jnp.outer(row / pivot, row))
     return good
 
 

@@ -856,24 +856,45 @@ def solve_semidefinite(matrix: Array, columns: Array) -> Array:
     return jnp.where(done[:, None] > 0, rows[:, q:], 0.0)
 
 
+class Reduction(NamedTuple):
+    """M and A on the velocities x that are left where `units` are solved for the others: x_bound = fixed - K x."""
+
+    free: Numbers
+    bound: Numbers
+    solved: Numbers  # the rows with units, and those without
+    others: Numbers
+    signs: Array
+    K: Array
+    mixed: Array
+    metric: Array  # B^T M B, B = (1, -K)
+    rows: Array  # of those without units
+
+
+def reduce_by_units(units: Units, metric: Array, rows: Array) -> Reduction:
+    """M and A where `units` are literal units in rows of A (see `fibre`)."""
+    solved = np.array([i for i, unit in enumerate(units) if unit is not None], int)
+    others = np.setdiff1d(np.arange(len(units)), solved)
+    bound = np.array([unit[0] for unit in units if unit is not None], int)
+    signs = jnp.array([unit[1] for unit in units if unit is not None], float)
+    free = np.setdiff1d(np.arange(len(metric)), bound)
+    K = signs[:, None] * rows[solved][:, free]
+    mixed = metric[free][:, bound] - K.T @ metric[bound][:, bound]
+    reduced = metric[free][:, free] - K.T @ metric[bound][:, free] - mixed @ K
+    symmetric = jnp.triu(reduced) + jnp.triu(reduced, 1).T
+    left = rows[others][:, free] - rows[others][:, bound] @ K
+    return Reduction(free, bound, solved, others, signs, K, mixed, symmetric, left)
+
+
 def solve_reduced(units: Units, metric: Array, rows: Array, top: Array, bottom: Array) -> tuple[Array, Array]:
     """(x, l) with M x + A^T l = top and A x = bottom, where `units` are literal units in rows of A (see `fibre`).
 
     Rows without one are left: they constrain the velocities that are left.
     """
-    solved = np.array([i for i, unit in enumerate(units) if unit is not None], int)
-    others = np.setdiff1d(np.arange(len(units)), solved)
-    bound = np.array([unit[0] for unit in units if unit is not None], int)
-    signs = jnp.array([unit[1] for unit in units if unit is not None], float)
-    free = np.setdiff1d(np.arange(len(top)), bound)
-    K, fixed = signs[:, None] * rows[solved][:, free], signs * bottom[solved]
-    mixed = metric[free][:, bound] - K.T @ metric[bound][:, bound]
-    reduced = metric[free][:, free] - K.T @ metric[bound][:, free] - mixed @ K
-    symmetric = jnp.triu(reduced) + jnp.triu(reduced, 1).T
+    free, bound, solved, others, signs, K, mixed, symmetric, left = reduce_by_units(units, metric, rows)
+    fixed = signs * bottom[solved]
     given = top[free] - K.T @ top[bound] - mixed @ fixed
     if len(others):
-        left = rows[others][:, bound]
-        x, forces = solve_saddle(symmetric, rows[others][:, free] - left @ K, given, bottom[others] - left @ fixed)
+        x, forces = solve_saddle(symmetric, left, given, bottom[others] - rows[others][:, bound] @ fixed)
     else:
         x, forces = _solve_by(direction, symmetric, given), jnp.zeros(0)
     full = jnp.zeros_like(top).at[free].set(x).at[bound].set(fixed - K @ x)
