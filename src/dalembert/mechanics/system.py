@@ -1230,7 +1230,7 @@ def free_numbers(system: Any) -> Any:
     if not isinstance(system, System | VectorField):
         return system
     made: Any = object.__new__(type(system))
-    made.__dict__.update(vars(system))
+    made.__dict__.update(system.__dict__)
     _recognise(made, ("field",) if isinstance(system, VectorField) else FUNCTIONS, "all")
     return made
 
