@@ -97,10 +97,10 @@ from .transformations import known_number, mark_slopes, mark_values
 
 # fmt: off
 __all__ = [
-    "BOOL", "Backend", "Block", "Builder", "CHUNK_SECONDS", "Chain", "CompiledStep", "F64", "Held", "I64", "Jump",
-    "LaneRun", "Loop", "Lowering", "LoweringError", "NoteReader", "Of", "PARTIALS", "PlacedLoop", "Problem",
-    "Progress", "ROUND", "RecordsTooLarge", "Repeated", "Routine", "RunResult", "Shelf", "SlopeChain", "Spread",
-    "StaleEntry", "Template", "Value", "Watch", "Words",
+    "BOOL", "CHUNK_SECONDS", "F64", "I64", "PARTIALS", "ROUND", "Backend", "Block", "Builder", "Chain",
+    "CompiledStep", "Held", "Jump", "LaneRun", "Loop", "Lowering", "LoweringError", "NoteReader", "Of",
+    "PlacedLoop", "Problem", "Progress", "RecordsTooLarge", "Repeated", "Routine", "RunResult", "Shelf",
+    "SlopeChain", "Spread", "StaleEntry", "Template", "Value", "Watch", "Words",
     "as_jax", "as_routine", "available_memory", "best_width", "bind_whole", "columns", "compile",
     "compile_function", "concrete_leaves", "count_operations", "count_processors", "curvature", "eliminate",
     "evaluate", "evaluate_rows", "find_chain", "find_host_lanes", "find_lane_chain", "find_plan",

@@ -637,8 +637,8 @@ class _Task:
         group, count = self.system.group, len(self.free if self.kinematic else self.system.inputs or ())
         motion = 0.0, group.identity(), np.zeros(group.dim)
         for name, own in zip(FUNCTIONS, given, strict=True):
-            at = (*motion, np.zeros(count)) if name in ("cost", "path") else motion
-            found = take_numbers(own, lambda at=at: at, (name, group, count)) if is_own(own) else None
+            at: tuple[Any, ...] = (*motion, np.zeros(count)) if name in ("cost", "path") else motion
+            found = take_numbers(own, partial(tuple, at), (name, group, count)) if is_own(own) else None
             if found is not None and found[1]:
                 self.functions[name], self.held_numbers[name] = found
 
