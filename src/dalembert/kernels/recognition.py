@@ -518,8 +518,8 @@ def _recognise(function: Any, take: str, keep: frozenset[int]) -> tuple[Template
     try:
         node = parts.part(function, (), text)
     except _TooLarge:
-        parts, text = _Dissection(take, keep), []
-        node = _write(function, (), text)
+        parts, text, node = _Dissection(take, keep), [], function
+        _write(function, (), text)
     if parts.floats > MAX_FLOATS:
         return _recognise(function, "arrays", keep)
     digest = hashlib.sha256("\0".join(text).encode()).hexdigest()
