@@ -47,6 +47,20 @@ def test_halves_and_doubles_that_round_nothing_vanish():
     assert program(lambda c, x: (0.1 * (3.0 * x),), ()).program.operations == 2
 
 
+def test_the_arms_of_a_transposed_choice_are_one_again():
+    """A cotangent that both arms pass on stays, and others are one choice: no sums with zeros."""
+
+    def pull(c, x):
+        good = x[0] < 1.0
+        same = jax.vjp(lambda y: jnp.where(good, y, y + 1.0), x[0])[1](x[1])[0]
+        crossed = jax.vjp(lambda y: jnp.where(good, y, y[::-1]), x[:2])[1](x[1:])[0]
+        return (jnp.concatenate([same[None], crossed]),)
+
+    found = program(pull, (3,)).program
+    assert found.count() == {"lt": 1, "select": 2}
+    assert found.next_state[0] is found.state[1]
+
+
 def test_identities_of_polynomials_are_found_in_equations_and_nowhere_else():
     """w (1 + y^2) - y (y w) is w, and sin^2 + cos^2 is 1, in what a name marks as equations."""
 

@@ -167,6 +167,39 @@ def test_a_step_backwards_iterates_nothing(monkeypatch):
     assert any(isinstance(each, kernels.Loop) for each in forwards.program.advance.statements)
 
 
+def grow(factor, carry, control):
+    """Steps that are counted while they are good."""
+    x, count = carry
+    good = kernels.note_value(lambda: jnp.sum(x) < 3.0, np.zeros((), bool), lasting=True)
+    return jnp.where(good, factor * x * (1.0 + 0.01 * count), x), jnp.where(good, count + 1.0, count)
+
+
+@pytest.mark.parametrize("save_every", [1, 3, STEPS])
+def test_what_the_number_of_good_steps_tells_is_not_kept(save_every, monkeypatch):
+    """Runs that stay good, that stop on the way and that never begin; in one piece and in several."""
+    made = []
+    build = adjoints.NativeAdjoint._build
+    monkeypatch.setattr(adjoints.NativeAdjoint, "_build", lambda self, *x: (made.append(self), build(self, *x))[1])
+    adjoints.find_adjoint.cache_clear()
+
+    def end(factor, start, count, backend):
+        problem = kernels.make_problem(grow, lambda consts, carry: carry[0] * carry[1], factor, (start, count))
+        options = {"saves": STEPS // save_every, "save_every": save_every, "initial": True, "backend": backend}
+        run = kernels.run_problem(problem, **options)
+        weights = jnp.cos(jnp.arange(1.0 * run.records.size)).reshape(run.records.shape)
+        return jnp.sum(weights * run.records) + jnp.sum(run.carry[0] ** 2)
+
+    for start in ([0.1, 0.2], [0.01, 0.02], [2.0, 1.5]):
+        given = jnp.array(1.2), jnp.array(start), 5.0
+        found, expected = (jax.grad(end, (0, 1, 2))(*given, backend) for backend in ("llvm", "xla"))
+        agree(found, expected)
+        with monkeypatch.context() as several:
+            adjoints.memory.entries.clear()
+            several.setattr(adjoints.NativeAdjoint, "segment_steps", 5)
+            agree(jax.grad(end, (0, 1, 2))(*given, "llvm"), found, 0)
+    assert {each.forwards.kept for each in made} == {2}
+
+
 def test_what_has_no_native_code_is_differentiated_by_xla():
     def step(carry, inputs, parameters):
         return parameters @ jnp.linalg.cholesky(jnp.eye(2) + jnp.outer(carry, carry)) @ carry, carry

@@ -496,7 +496,7 @@ def turn_along(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: M
 
         return k + 1.0, jax.lax.fori_loop(0, 9, advance, jnp.zeros((3, 9)))
 
-    panels = jnp.where(moves | ~long, panels, 0.0)
+    panels = jnp.where((t != before) & (moves | ~long), panels, 0.0)
     found: Array = jax.lax.while_loop(lambda state: state[0] < panels, panel, (jnp.zeros(()), start))[1]
     return found
 

@@ -423,20 +423,37 @@ class TransposedAdvance:
 
 
 @dataclass(frozen=True)
-class SteadyTransposed:
-    """A step backwards with the leaves of the carry that no step changes among the constants: what depends on these
-    alone is computed once.
+class SparingTransposed:
+    """A step backwards that needs no rows for what is known of all steps.
+
+    The leaves of the carry that no step changes are constants: what depends on these alone is computed once. Where the
+    good steps are counted, its state has the number of steps up to its own, which tells the counts and whether its
+    step was good.
     """
 
     step: TransposedAdvance
     structure: Any  # of the carry
     steady: Marks
+    counts: Marks
+    notes: Any  # the structure of the notes, where one of these is counted
+    gate: int
 
     def __call__(self, consts: Any, state: Any, row: Any) -> Any:
-        (consts, kept), ((moving, notes), *rest) = consts, row
-        first, second = iter(kept), iter(moving)
-        carry = jax.tree.unflatten(self.structure, [next(first) if mark else next(second) for mark in self.steady])
-        return self.step(consts, state, ((carry, notes), *rest))
+        (consts, kept, counted), ((moving, notes), *rest) = consts, row
+        number: Any = None
+        if counted:
+            (*state, number), (*starts, last) = state, counted
+            number, good = number - 1.0, last - starts[0]
+            counted = [start + jnp.minimum(number, good) for start in starts]
+            notes = [*notes[: self.gate], number < good, *notes[self.gate :]]
+            notes = jax.tree.unflatten(self.notes, notes)
+        first, second, third = iter(kept), iter(moving), iter(counted)
+        leaves = [
+            next(first) if still else next(third) if count else next(second)
+            for still, count in zip(self.steady, self.counts, strict=True)
+        ]
+        after = self.step(consts, state, ((jax.tree.unflatten(self.structure, leaves), notes), *rest))
+        return after if number is None else (*after, number)
 
 
 @dataclass(frozen=True)
@@ -555,21 +572,39 @@ class NativeAdjoint:
         sizes = [leaf.size for leaf in problem.carry_specs]
         places, state = np.cumsum([0, *sizes]).tolist(), sum(sizes)
         steady = tuple([all(lowered.steady[a:b]) for a, b in pairwise(places)])
-        if spec.lanes is not None or self.gpu is not None or spec.steps == 1 or 2 * sum(pick(sizes, steady)) < state:
+        one = spec.lanes is None and self.gpu is None and spec.steps > 1
+        if not one or 2 * sum(pick(sizes, steady)) < state:
             steady = (False,) * len(sizes)
-        self.steady = [k for a, b in pick(list(pairwise(places)), steady) for k in range(a, b)]
-        moves = [not mark for mark in steady]
+        counts = tuple([size == 1 and lowered.counts[a] >= 0 for size, a in zip(sizes, places, strict=False)])
+        counts = counts if one and notes else (False,) * len(sizes)
+        gate = next((lowered.counts[a] for a in pick(places, [*counts, False])), -1)
+        counts = tuple([mark and lowered.counts[a] == gate for mark, a in zip(counts, places, strict=False)])
+        counters, noted = pick(places, [*counts, False]), jax.tree.leaves(solutions)
+        self.counted = bool(counters)
+        # of the first carry, then of the last one
+        self.fixed = [k for a, b in pick(list(pairwise(places)), steady) for k in range(a, b)]
+        self.fixed += [*counters, *(state + k for k in counters[:1])]
+        moves = [not (mark or count) for mark, count in zip(steady, counts, strict=True)]
         carry = problem.carry_tree if all(moves) else pick(problem.carry_specs, moves)
+        places_of_notes = np.cumsum([0, *(leaf.size for leaf in noted)]).tolist()
+        if self.counted:
+            gate = places_of_notes.index(gate)
+            solutions = [*noted[:gate], *noted[gate + 1 :]]
         control = ((carry, solutions), problem.control_tree, seen, recorded)
-        back = self._problem(problem, step, _nothing, (own, consts, acting), control)
-        if self.steady:
-            fixed = pick(problem.carry_specs, steady)
-            back.advance = SteadyTransposed(step, jax.tree.structure(problem.carry_tree), steady)
-            back.consts, back.const_axes = (back.consts, fixed), [*back.const_axes, *[False] * len(fixed)]
+        number = [shape_struct((), float)] * self.counted
+        back = self._problem(problem, step, _nothing, (own, consts, acting, *number), control)
+        if self.fixed:
+            fixed, counted = pick(problem.carry_specs, steady), [shape_struct((), float) for k in (*counters, 0)]
+            counted = counted if self.counted else []
+            trees = jax.tree.structure(problem.carry_tree), jax.tree.structure(lowered.notes)
+            back.advance = SparingTransposed(step, trees[0], steady, counts, trees[1], gate)
+            back.consts = back.consts, fixed, counted
+            back.const_axes = [*back.const_axes, *[False] * len(fixed + counted)]
         reads = iter(back.lower().reads)
         # what a step backwards reads of a carry and of the solutions is kept, in this order
         sources = [k for a, b in pick(list(pairwise(places)), moves) for k in range(a, b)]
-        sources += [2 * state + k for k in range(len(lowered.noted) if notes else 0)]
+        left = [k for k in range(len(lowered.noted) if notes else 0) if not counters or k != places_of_notes[gate]]
+        sources += [2 * state + k for k in left]
         wanted = [next(reads) for _ in sources]
         kept = pick(sources, wanted)
         self.key = (spec, moving, shapes, self.gpu, self.some, tuple(kept))
@@ -585,7 +620,8 @@ class NativeAdjoint:
         self.forwards = StreamLoop(problem, inputs, kept, gpu=self.gpu)
         size = sum(leaf.size for leaf in (*own, *consts, *acting))
         pushed = sum(leaf.size for leaf in acting)
-        self.backwards = StreamLoop(back, streams, range(2 * size - pushed, 2 * size), spec.steps == 1, self.gpu)
+        last = 2 * size + self.counted  # after a state, all of it: the cotangents of controls of the next one
+        self.backwards = StreamLoop(back, streams, range(last - pushed, last), spec.steps == 1, self.gpu)
         rest = (problem.carry_tree, self.real_records)
         self.observer: StreamLoop | None = None
         if self.real_records and (spec.initial or not self.seen):
@@ -732,7 +768,9 @@ class NativeAdjoint:
         sums = [self._zeros(leaf) for leaf in self.shared]
         if self.observer is not None and not self.seen and spec.saves:
             after, sums = self._add_record(kept, kept.final, self._row_of(records, -1), after, sums)
-        state = loop.state([*after, *sums, *(self._zeros(leaf) for leaf in self.acting)])
+        number = self.xp.full(() if self.lanes is None else (self.lanes,), float(spec.steps))
+        numbers = [number] * self.counted
+        state = loop.state([*after, *sums, *(self._zeros(leaf) for leaf in self.acting), *numbers])
         seen, many = self.real_records if self.seen else [], self.lanes is not None
         given_rows = [
             loop.empty(1, leaf.size, loop.stride if many else 1) if each is None else loop.control_rows(each, many)
@@ -757,7 +795,8 @@ class NativeAdjoint:
             sparse = spec.every > 1 and self.seen
             yes, no = ([Rows(loop.address(flags) + 8 * k, 0)] if sparse else [] for k in range(2))
             turned = piece.turned(spec.saves, spec.steps)
-            shared = self.xp.concatenate([kept.constants[0], kept.starts[0].ravel()[self.steady]])
+            known = self.xp.concatenate([kept.starts[0].ravel(), kept.final.ravel()])[self.fixed]
+            shared = self.xp.concatenate([kept.constants[0], known])
             loop.run((shared, kept.constants[1]), state, [*given, *yes], made, turned, [*given, *no])
         found = loop.carry(state)
         after, sums = found[:count], found[count : count + len(self.shared)]

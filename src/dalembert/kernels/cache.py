@@ -193,6 +193,7 @@ class LoweredProgram:
     flows: tuple[int, ...] = ()  # see `lowering.find_flows`
     long: bool = False  # whether it has functions, for it is too long to be written out
     steady: tuple[bool, ...] = ()  # which scalars of the carry a step leaves as they are
+    counts: tuple[int, ...] = ()  # see `lowering.find_counts`
 
     @classmethod
     def of(
@@ -251,7 +252,7 @@ def cached_program(parts: tuple[Any, ...], trace: Callable[[], LoweredProgram]) 
 
 _OUTLINE = (
     "digest", "inputs", "captured", "record", "memory", "operations", "notes", "noted", "reads", "flows", "long",
-    "steady",
+    "steady", "counts",
 )  # fmt: skip
 
 

@@ -377,10 +377,13 @@ class Scripts:
             [leaf.size for leaf in part] for part in (self.steps.own, self.steps.shared, self.steps.acting)
         )
         total = sum(own) + sum(shared)
-        # the cotangents: of the last carry, of the moving constants and controls, then of the records; NaN or 0 for all
-        whole_size = total + sum(acting) + sum(sizes[count:])
+        # the cotangents: of the last carry, of the moving constants and controls (and a number), then of the records,
+        # of which those that are not given have one row of zeros; NaN or 0 for all
+        counted, row_sizes = self.steps.counted, [size // capacity for size in sizes[count:]]
+        sizes[count:] = [size if mark else size // capacity for size, mark in zip(sizes, some, strict=True)][count:]
+        whole_size = total + sum(acting) + counted + sum(sizes[count:])
         state = script.room(whole_size + 1)
-        records, lost = after(state, total + sum(acting)), after(state, whole_size)
+        records, lost = after(state, total + sum(acting) + counted), after(state, whole_size)
         script.clear(state, whole_size + 1)
         places = [after(state, n) for n in _before(own)] + [after(records, n) for n in _before(sizes[count:])]
         source = iter(range(len(self.leaves) + 1, len(given)))
@@ -388,14 +391,17 @@ class Scripts:
             if mark:
                 script.copy(place, (next(source), 0), size)
         script.do(7, state, after(kept, 2 * self.size), whole_size, 0, watch.good)
-        rows = [(place, size // capacity) for place, size in zip(places[count:], sizes[count:], strict=True)]
+        steps_taken = script.hold(np.array([float(steps)]).view(np.int64))
+        script.copy(after(state, total + sum(acting)), steps_taken, int(counted))
+        rows = list(zip(places[count:], row_sizes, some[count:], strict=True))
 
         def add_record(carry: Place, number: int) -> None:
             """Add to the cotangents what one record adds to them."""
             loop = self.steps.observer
             if loop is None:
                 return
-            seen = script.join([(carry, self.size), *((after(place, number * size), size) for place, size in rows)])
+            of_rows = ((after(place, number * size * mark), size) for place, size, mark in rows)
+            seen = script.join([(carry, self.size), *of_rows])
             made = script.room(total)
             each = [(after(made, n), 0) for n in _before([*own, *shared])]
             tables = script.table([]), script.table([*each, ((-1, 0), 0)])
@@ -407,12 +413,15 @@ class Scripts:
             add_record(after(kept, self.size), spec.saves)
         inputs = [_reverse_rows(after(kept, 2 * self.size + 1), self.row, steps), *self._inputs(True)]
         if self.steps.seen:
-            inputs += [_reverse_rows(after(place, size), size, spec.saves) for place, size in rows]
+            inputs += [
+                _reverse_rows(after(place, size), size, spec.saves) if mark else (place, 0)
+                for place, size, mark in rows
+            ]
             if spec.every > 1:
                 inputs.append((script.hold(np.array([1, 0], np.int64)), 0))
         pushed = script.room(steps * sum(acting))
         made = script.table([_reverse_rows(pushed, sum(acting), steps)])
-        constants = self._constants(script, back.captured, [(after(kept, k), 1) for k in self.steps.steady])
+        constants = self._constants(script, back.captured, [(after(kept, k), 1) for k in self.steps.fixed])
         pointers = constants, (-1, 0), state, script.table(inputs), made
         script.call(back.function, pointers, (0, 0, spec.saves, spec.every), 0)
         add_record(kept, 0)

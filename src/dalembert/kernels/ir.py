@@ -600,6 +600,10 @@ class Builder:
             return self.sub(b, a.args[0])
         if a is b and a.type == F64:
             return self.mul(a, self.const(2.0))
+        if a.op == b.op == "select" and a.args[0] is b.args[0]:  # the transpose of a choice: its arms one by one
+            for yes, no in ((a, b), (b, a)):
+                if self.is_const(yes.args[2], 0) and self.is_const(no.args[1], 0):
+                    return self.select(a.args[0], yes.args[1], no.args[2])
         return self.emit("add", a.type, a, b)
 
     def sub(self, a: Value, b: Value) -> Value:

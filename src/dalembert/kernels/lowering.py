@@ -1308,9 +1308,13 @@ def lower(
     The arguments are pytrees of arrays or ShapeDtypeStructs; only their shapes and dtypes matter.
     """
 
+    lasting: list[int] = []
+
     def advance_and_note(*given: Any) -> Any:
         with on_tape() as tape:
-            return advance(*given), tape.found
+            after = advance(*given)
+        lasting[:] = [len(jax.tree.leaves(tape.found[:k])) for k in tape.lasting]
+        return after, tape.found
 
     advance_jaxpr, (next_carry, notes) = jax.make_jaxpr(advance_and_note, return_shape=True)(consts, carry, control)
     observe_jaxpr, record = jax.make_jaxpr(observe, return_shape=True)(consts, carry)
@@ -1329,7 +1333,10 @@ def lower(
             raise
         lowering, program = _lower(jaxprs, *trees, budget, Routines(*(each.jaxpr for each in jaxprs)))
     optimise(program)
-    return LoweredProgram.of(program, lowering.captured, record, notes, control_reads(program), find_flows(program))
+    places = np.cumsum([0, *(leaf.size for leaf in jax.tree.leaves(notes))]).tolist()
+    found = LoweredProgram.of(program, lowering.captured, record, notes, control_reads(program), find_flows(program))
+    found.counts = find_counts(program, [places[k] for k in lasting])
+    return found
 
 
 def _lower(
@@ -1561,6 +1568,23 @@ def control_reads(program: Program) -> tuple[bool, ...]:
     """Which controls a program reads."""
     read = {arg for value in operations(program) for arg in value.args} | set(_structural_uses(program))
     return tuple(value in read for value in program.controls)
+
+
+def find_counts(program: Program, lasting: Sequence[int]) -> tuple[int, ...]:
+    """For every scalar of the state the lasting note that holds in just the steps that add 1 to it; -1: none.
+
+    A note that lasts does not hold again after a step in which it did not.
+    """
+    gates = {note: k for k in lasting if (note := program.notes[k]) is not None}
+
+    def gate(old: Value, new: Value) -> int:
+        if new.op != "select" or new.args[0] not in gates or new.args[2] is not old or new.args[1].op != "add":
+            return -1
+        one = [arg for arg in new.args[1].args if arg is not old]
+        counts = len(one) == 1 and one[0].op == "const" and one[0].data == 1.0 and old.type == F64
+        return gates[new.args[0]] if counts else -1
+
+    return tuple(map(gate, program.state, program.next_state))
 
 
 def find_flows(program: Program) -> tuple[int, ...]:
@@ -1843,6 +1867,7 @@ class Tape:
     def __init__(self, given: Sequence[Any] | None):
         self.given = None if given is None else list(given)
         self.found: list[Any] = []
+        self.lasting: list[int] = []  # those of the found that last
         self.level = _level()
 
 
@@ -1887,11 +1912,15 @@ def take_solution(like: Any) -> Any:
     return tape.given.pop(0)
 
 
-def note_value(find: Callable[[], Any], like: Any) -> Any:
-    """A value that has no derivative: found by the step forwards, and taken from there by the step backwards."""
+def note_value(find: Callable[[], Any], like: Any, lasting: bool = False) -> Any:
+    """A value that has no derivative: found by the step forwards, and taken from there by the step backwards.
+
+    `lasting`: a condition that does not hold again after a step in which it did not. Where the steps in which it holds
+    are counted, nothing of it needs to be kept.
+    """
     known = take_solution(like)
     value = find() if known is None else known
-    note_solution(value)
+    note_solution(value, lasting)
     return value
 
 
@@ -1915,8 +1944,9 @@ def with_slope(known: Any, same: Any) -> Any:
 with_slope.defjvp(lambda primals, tangents: (primals[0], tangents[1]))
 
 
-def note_solution(solution: Any) -> None:
+def note_solution(solution: Any, lasting: bool = False) -> None:
     """Say that these are the values at which an iteration ended."""
     tape = _tape()
     if tape is not None and tape.given is None:
+        tape.lasting += [len(tape.found)] * lasting
         tape.found.append(solution)

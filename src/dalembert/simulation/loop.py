@@ -312,7 +312,7 @@ def run_kernel(integrator: Integrator, monitor: bool) -> RunKernel:
             good = (loop.status == OK) & (info.status == OK) & all_finite(lasting, loop.carry)
             return good & all_finite(peaks, loop.peaks) if monitor else good
 
-        good = note_value(is_good, np.zeros((), bool))
+        good = note_value(is_good, np.zeros((), bool), lasting=True)
         failure = jnp.where(info.status == OK, NOT_FINITE, info.status)
         status = jnp.where(good | (loop.status != OK), loop.status, failure)
         new = (carry, count, info.residual, info.iterations, info.multipliers, turns, peaks)
