@@ -9,7 +9,8 @@ The Whipple bicycle (R^8,
 tests/bicycle.py) takes a hundredth of the steps; it takes most of the time of this script, for its programs compile in
 a minute where nothing is on disk. The first calls, a run and then its gradient, are those of a process
 of its own that finds nothing on disk: in one that ran other systems JAX has done a part of the work of the first run.
-`--models` measures these, and nothing else, for ten steps of the example of every built-in model.
+`--models` measures these, for ten steps, and the warm ratio, for `--steps` steps at most, of the example of every
+built-in model; `--methods` the same of every method on each of four systems that it takes. Nothing else is run then.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +34,8 @@ from _cases import Case, body, body_map, disk, particle, sleigh, suslov
 from _timing import interleaved, median, ratio, table, verdict
 
 import dalembert as da
+from dalembert.errors import InvalidInput
+from dalembert.integrators import METHODS
 from dalembert.io.config import parse_job
 from dalembert.models import MODELS
 from dalembert.studio.catalogue import example
@@ -40,6 +44,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import bicycle
 
 BATCH = 20  # warm calls that are timed together
+METHOD_STEPS = 2_000  # of a warm run of `--models` and `--methods`, which are many
 
 
 def whipple() -> Any:
@@ -67,6 +72,30 @@ CASES: dict[str, Callable[[], Any]] = {
     "rigid body, exact": lambda: body_map("exact"),
     "bicycle": whipple,
 }
+FITTED = ("sleigh", "Suslov", "rolling disk", "particle", "rigid body")  # systems of `--methods`
+
+
+def by_method(name: str) -> Any:
+    """One of the cases with another method, by the name "method, case"."""
+    method, case = name.split(", ", 1)
+    return replace(CASES[case](), name=name, integrator=METHODS[method].make({}))
+
+
+def accepted() -> Iterator[str]:
+    """The names of all methods with each system that they take."""
+    for method in METHODS:
+        for case in FITTED:
+            given = by_method(f"{method}, {case}")
+            try:
+                given.integrator.require(given.system, given.state, given.step)
+            except InvalidInput:
+                continue
+            yield given.name
+
+
+def made(name: str) -> Any:
+    """A case, the example of a model, or a method with a system, by its name."""
+    return CASES[name]() if name in CASES else built_in(name) if name in MODELS else by_method(name)
 
 
 def final_number(
@@ -166,26 +195,39 @@ def measured(name: str, steps: int, repeats: int, xla: bool) -> list[str]:
     return [*row, f"{ratio(spent['xla'], spent['gradient']):.1f}" if xla else "-", f"{begun.get('xla', 0.0):.1f}"]
 
 
+def survey(names: Iterable[str], steps: int, repeats: int) -> None:
+    """The warm ratio and that of the first calls of many cases, one after the other."""
+    head = ["gradient in everything", "run ns/step", "gradient ns/step", "ratio", "first run s", "first gradient s"]
+    rows = []
+    for name in names:
+        calls, _ = run_and_gradient(made(name), steps)
+        for call in calls.values():
+            call()
+        spent, begun = interleaved(calls, repeats), first_calls(name, 10)
+        row = [name, *(f"{1e9 * median(spent[call]) / steps:.0f}" for call in calls)]
+        row += [verdict(ratio(spent["gradient"], spent["run"]), 3.0, at_most=True)]
+        row += [*(f"{begun[call]:.2f}" for call in calls)]
+        rows.append([*row, verdict(begun["gradient"] / begun["run"], 3.0, at_most=True)])
+        print("; ".join(rows[-1]), file=sys.stderr, flush=True)
+    table([*head, "ratio"], rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", default="", help="cases whose names contain this")
     parser.add_argument("--xla", action="store_true", help="XLA's gradient beside it: it compiles for seconds")
-    parser.add_argument("--models", action="store_true", help="the first calls of all built-in models, of ten steps")
+    parser.add_argument("--models", action="store_true", help="the examples of all built-in models instead")
+    parser.add_argument("--methods", action="store_true", help="all methods, each with some systems, instead")
     parser.add_argument("--first", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.first:
-        make = CASES.get(given.first) or (lambda: built_in(given.first))
-        calls, _ = run_and_gradient(make(), given.steps)
+        calls, _ = run_and_gradient(made(given.first), given.steps)
         return print(json.dumps({name: first(call) for name, call in calls.items()}))
-    if given.models:
-        rows = []
-        for name in (name for name in MODELS if given.only in name):
-            run, gradient = first_calls(name, 10).values()
-            rows.append([name, f"{run:.2f}", f"{gradient:.2f}", verdict(gradient / run, 3.0, at_most=True)])
-            print("; ".join(rows[-1]), file=sys.stderr, flush=True)
-        return table(["first calls, 10 steps", "run s", "gradient s", "ratio"], rows)
+    if given.models or given.methods:
+        names = (name for name in (MODELS if given.models else accepted()) if given.only in name)
+        return survey(names, min(given.steps, METHOD_STEPS), given.repeats)
     head = [
         "gradient in everything",
         "run ns/step",

@@ -352,6 +352,29 @@ def test_an_ensemble_that_takes_longer_than_a_chunk_goes_the_long_way(monkeypatc
     assert same_bits((made.records, made.final), (wanted.records, wanted.final))
 
 
+def test_members_share_operations_and_keep_the_bits_of_single_runs(monkeypatch):
+    """Products that judge or record needs too: in a program that is lowered as a whole they would not be fused."""
+
+    def lagrangian(t, q, v, p):
+        mixed = p["l"] * q[1] * q[0] * v[0] * v[1]
+        return 0.5 * (p["m"] * q[0] * v[0] ** 2 + mixed + p["m"] * q[2] * v[1] ** 2 + v[2] ** 2) + jnp.cos(q[0])
+
+    def constraint(t, q, p):
+        return jnp.array([[jnp.sin(q[1]), 0.3 * q[2], 1.0]])
+
+    system = da.System(da.Euclidean(3), lagrangian, constraint, parameters={"m": 1.3, "l": 0.37})
+    rng, options = np.random.default_rng(1), {"step": 0.01, "steps": 2}
+    q, v = 1.0 + rng.random((128, 3)), rng.random((128, 3))
+    v[:, 2] = -(np.sin(q[:, 1]) * v[:, 0] + 0.3 * q[:, 2] * v[:, 1])
+    states = jax.vmap(system.state)(q, v)
+    monkeypatch.setattr(driver, "run_steps", None)  # the long way would fail
+    made = da.ensemble(system, da.LagrangeDAlembert(), states, **options)
+    for k in range(128):
+        state = jax.tree.map(lambda leaf: np.asarray(leaf[k]), states)
+        one = da.simulate(system, da.LagrangeDAlembert(), state, **options)
+        assert same_bits(one.records, jax.tree.map(lambda leaf: leaf[k], made.records)), k
+
+
 def quadratic(metric, rows, p=()):
     """A system on R^n with a constant metric and constant rows of the constraint."""
     metric, rows = np.asarray(metric, float), np.asarray(rows, float)
@@ -390,6 +413,43 @@ def test_what_is_clearly_admissible_passes_the_exact_check():
         seen[clear] += 1
         assert not (clear and is_refused(system, point))
     assert min(seen.values()) > 50
+
+
+@pytest.mark.parametrize("written", ["one unit", "two units"])
+def test_what_is_clearly_admissible_where_rows_have_units_passes_the_exact_check(written):
+    """Rows that are solved for some velocities, all of them or one: light and heavy ones, free and bound."""
+    many = written == "two units"
+
+    def constraint(t, q, p):
+        second = jnp.array([1.0, 0.0]) if many else p["A"][1, 2:]
+        return jnp.stack([jnp.append(p["A"][0, :2], jnp.array([0.0, -1.0])), jnp.append(p["A"][1, :2], second)])
+
+    rng, seen = np.random.default_rng(5), {True: 0, False: 0}
+    for _ in range(300):
+        rows = rng.normal(size=(2, 4)) * 10.0 ** rng.uniform([[-3.0], [-9.0]], [[3.0], [9.0]])
+        rows[0, 2:] = 0.0, -1.0
+        if many:
+            rows[1, 2:] = 1.0, 0.0
+        units = 10.0 ** rng.uniform(-6, 2, size=4)
+        basis, _ = np.linalg.qr(rng.normal(size=(4, 4)))
+        values = np.array([1.0, 1.0, 10.0 ** rng.uniform(-16, 1), rng.choice([1.0, -1e-9, 0.0, -1.0])])
+        metric = units[:, None] * ((basis * values) @ basis.T) * units
+        system = dataclasses.replace(quadratic(metric, rows), constraint=constraint)
+        v = np.linalg.svd(rows)[2][2:].T @ rng.normal(size=2)
+        point = np.zeros(()), np.zeros(4), v + 10.0 ** rng.uniform(-18, -6) * rng.normal(size=4)
+        clear = bool(evaluate(judge_start, system, point)[0])
+        seen[clear] += 1
+        assert not (clear and is_refused(system, point))
+    assert min(seen.values()) > 40
+
+
+def test_light_masses_and_masses_of_bound_velocities_alone_are_clearly_admissible():
+    """A velocity without a mass of its own that the constraint ties to one that has; masses of 1e-9 beside 1."""
+    tied = quadratic(np.diag([1.0, 0.0, 0.0]), [[1.0, -2.0, 0.0], [0.0, 1.0, 1e3]])
+    light = quadratic(np.diag([1.0, 1e-9, 1e-4]), [[1.0, 1e-3, 0.5]])
+    for system in (tied, light):
+        v = np.linalg.svd(np.asarray(system.parameters["A"]))[2][-1]
+        assert evaluate(judge_start, system, (np.zeros(()), np.zeros(3), v))[0]
 
 
 @pytest.mark.parametrize("parameters", [{"M": np.nan}, {"M": np.inf}, {"A": np.nan}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +14,11 @@ from tools.claims.cases import cases, variants
 
 import dalembert as da
 from dalembert.errors import InvalidInput
+from dalembert.io.config import parse_job
 from dalembert.kernels import gradients
 from dalembert.mechanics.system import unit_element
+from dalembert.models import MODELS
+from dalembert.studio.catalogue import example
 
 STEPS = 4
 NORMAL = np.cos(np.arange(9.0)).reshape(3, 3)
@@ -103,32 +107,75 @@ def moving_parts(system, state, step):
     return [jnp.asarray(leaf, float) for leaf, r in zip(leaves, real, strict=True) if r], restore
 
 
-def check_adjoint(name, method, steps=6):
-    """The adjoint in all parameters, the start and the step, along a random direction, is the tangent."""
-    found = cases()[name]
-    values, restore = moving_parts(found.system, found.state, found.step)
+@cache
+def built(name):
+    """(system, state, step): a case of the claims, or the example of a model that is none."""
+    if name in cases():
+        return cases()[name].system, cases()[name].state, cases()[name].step
+    job = parse_job(example(name))
+    return job.system, job.state, job.run["step"]
 
-    def weighted(values):
-        system, state, step = restore(values)
-        run = da.simulate(system, method, state, step=step, steps=steps, backend="llvm")
-        draw, seen = np.random.default_rng(2), jax.tree.leaves((run.g, run.xi, run.momentum, run.multipliers))
-        return sum(jnp.sum(leaf * draw.standard_normal(leaf.shape)) for leaf in seen)
 
+def weighted_run(given, method, steps, backend):
+    """A number that all records decide."""
+    system, state, step = given
+    run = da.simulate(system, method, state, step=step, steps=steps, backend=backend)
+    draw, seen = np.random.default_rng(2), jax.tree.leaves((run.g, run.xi, run.momentum, run.multipliers))
+    return sum(jnp.sum(leaf * draw.standard_normal(leaf.shape)) for leaf in seen)
+
+
+def check_adjoint(name, method, steps=6, by_xla=False):
+    """The adjoint in all parameters, the start and the step, along a random direction, is the tangent; also XLA's."""
+    values, restore = moving_parts(*built(name))
     draw = np.random.default_rng(1)
     direction = [jnp.asarray(draw.standard_normal(leaf.shape)) for leaf in values]
-    slope = jax.jvp(weighted, (values,), (direction,))[1]
-    terms = [np.sum(a * b) for a, b in zip(jax.grad(weighted)(values), direction, strict=True)]
-    assert np.isfinite(slope)
-    assert abs(slope - sum(terms)) <= 1e-11 * np.abs(terms).sum()
+    adjoint = jax.jit(jax.grad(lambda values: weighted_run(restore(values), method, steps, "llvm")))(values)
+    terms = [np.sum(a * b) for a, b in zip(adjoint, direction, strict=True)]
+    for backend in ["llvm", "xla"] if by_xla else ["llvm"]:
+        along = lambda v, by=backend: jax.jvp(lambda x: weighted_run(restore(x), method, steps, by), (values,), (v,))[1]
+        slope = jax.jit(along)(direction)
+        assert np.isfinite(slope)
+        assert abs(slope - sum(terms)) <= 1e-11 * np.abs(terms).sum()
+
+
+def check_differences(name, method, steps=6, e=1e-3):
+    """The adjoint in the parameters, the velocity and the step is what differences say, with the start kept on D.
+
+    A motion by substeps, whose number may change, is rough by its tolerance: differences are taken far apart.
+    """
+    system, state, step = built(name)
+    values, restore = moving_parts(system, (), step)
+    draw = np.random.default_rng(3)
+    # Matrices stay symmetric: a metric that is not has no meaning.
+    ways = [draw.standard_normal(leaf.shape) * (0.1 + jnp.abs(leaf)) for leaf in (*values[:-1], state.xi)]
+    ways = [each + each.T if each.ndim == 2 and len(each) == len(each.T) else each for each in ways]
+
+    @jax.jit
+    def number(s):
+        shifted = [leaf + s * way for leaf, way in zip(values[:-1], ways, strict=False)]
+        moved, _, h = restore([*shifted, values[-1] * (1.0 + 0.3 * s)])
+        g = moved.project_configuration(state.g, state.t)
+        start = moved.state(g, moved.project(g, state.xi + s * ways[-1], state.t), t=state.t)
+        return weighted_run((moved, start, h), method, steps, "llvm")
+
+    at = {k: float(number(jnp.array(k * e))) for k in (-3, -2, -1, 1, 2, 3)}
+    odd = {k: at[k] - at[-k] for k in (1, 2, 3)}
+    expected = (45.0 * odd[1] - 9.0 * odd[2] + odd[3]) / (60.0 * e)
+    scale = max(abs(expected), abs(at[1]))
+    assert abs(float(jax.jit(jax.grad(number))(jnp.array(0.0))) - expected) <= 1e-7 * scale
 
 
 FAST = {
     ("lagrange-dalembert", "nonholonomic-particle"), ("runge-kutta", "rigid-body"), ("euler-poincare-suslov", "suslov"),
+    ("dormand-prince", "nonholonomic-particle"), ("taylor", "nonholonomic-particle"), ("gauss", "rigid-body"),
+    ("lie-poisson-splitting", "rigid-body"),
 }  # fmt: skip
 THREE = ("nonholonomic-particle", "suslov", "rigid-body")
 METHODS_AND_SYSTEMS = [
-    *((label, name) for name in THREE for label, variant in variants().items() if not variant.options),
-    *(("lagrange-dalembert", name) for name in cases() if name not in THREE),
+    (label, name)
+    for name in dict.fromkeys((*THREE, *cases(), *MODELS))
+    for label, variant in variants().items()
+    if not variant.options
 ]
 
 
@@ -136,13 +183,14 @@ METHODS_AND_SYSTEMS = [
     ("label", "name"),
     [pytest.param(*each, marks=() if each in FAST else pytest.mark.heavy) for each in METHODS_AND_SYSTEMS],
 )
-def test_the_adjoint_is_the_transpose_of_the_tangent(label, name):
-    method, found = variants()[label].integrator, cases()[name]
+def test_the_adjoint_is_the_transpose_of_the_tangent_and_what_differences_say(label, name):
+    method = variants()[label].integrator
     try:
-        method.require(found.system, found.state, found.step)
+        method.require(*built(name))
     except InvalidInput as fault:
         pytest.skip(str(fault))
-    check_adjoint(name, method)
+    check_adjoint(name, method, by_xla=name in THREE and (label, name) not in FAST)
+    check_differences(name, method)
 
 
 def knife(t, q, v, p):

@@ -13,7 +13,7 @@ from dalembert.integrators import DiscreteMoserVeselov
 from dalembert.integrators import free_body as free
 from dalembert.integrators.free_body import modified_moments
 from dalembert.integrators.polhode import at_time as exact_motion
-from dalembert.integrators.polhode import on_level
+from dalembert.integrators.polhode import on_level, turned_frame
 from dalembert.kernels import compile_function
 from dalembert.models import exact_body, rigid_body
 from dalembert.simulation import simulate
@@ -299,34 +299,48 @@ LEVELS = {
 def test_derivatives_of_many_periods_are_powers_of_those_of_one(name):
     """Against short steps along the whole motion, for symmetric changes of the inertia.
 
-    Next to the separatrix these are 2e-12 off what 60 digits give at t = -60.3, and the others 1e-13.
+    Next to the separatrix these are 3e-12 off at t = -60.3: there round-off grows as e^(2 l t), and for three other
+    momenta near this one it is 2e-12 to 9e-12.
     """
     moments, m = map(jnp.array, LEVELS[name])
     one = jnp.eye(3)
     level = on_level(moments, m, one, one)
     for t in (37.0, -60.3):
         given = (level, jnp.diag(moments), m, one, one, t)
-        quick, slow = FAST(*given), SLOW(*given)
-        for found, expected in zip(quick[:2], slow[:2], strict=True):
-            size = np.abs(SYMMETRIC @ expected).max()
-            assert np.abs(SYMMETRIC @ (found - expected)).max() <= 3e-12 * size
-        assert np.abs(quick.rotation - slow.rotation).max() <= 1e-13
+        slow = SLOW(*given)
+        for quick in (ALONG(*given), CHOSEN(*given)[1]):
+            for found, expected in zip(quick[:2], slow[:2], strict=True):
+                size = np.abs(SYMMETRIC @ expected).max()
+                assert np.abs(SYMMETRIC @ (found - expected)).max() <= 5e-12 * size
+            assert np.abs(quick.rotation - slow.rotation).max() <= 1e-13
 
 
-def change_by_shape(level, inertia, m, g, axes, t):
-    """(whether it is regular, the derivatives by the closed form in all directions)."""
-    end = free._motion_in_axes(level, inertia, m, g, axes, t)
+def change_along(level, inertia, m, g, axes, t):
+    """The derivatives by the equation that they follow, as those by the map."""
+    start = jnp.concatenate([jnp.zeros((9, 3)), jnp.eye(3)])
+    given = jnp.concatenate([jnp.concatenate([free.PAIRING, jnp.zeros((3, 6))]), start @ g.T], 1)
+    turn = given @ free.turn_along(level, inertia, m, g, axes, t).T @ level.begin.T
+    momentum, rotation = free._motion_in_axes(level, inertia, m, g, axes, t)
+    turn = turn @ g @ rotation
+    return free.Change(start @ rotation + jnp.cross(momentum, turn), turn, rotation)
+
+
+def change_of_motion(level, inertia, m, g, axes, t):
+    """(whether it is regular, the derivatives that a run has, in all directions)."""
 
     def push(d):
-        return free.push_by_shape(level, inertia, m, axes, t, end, d[:9].reshape(3, 3), d[9:])
+        moved = lambda inertia, m: free._motion_in_axes(level, inertia, m, g, axes, t)
+        (_, rotation), (momentum, turned) = jax.jvp(moved, (inertia, m), (d[:9].reshape(3, 3), d[9:]))
+        skew = rotation.T @ turned
+        return momentum, 0.5 * jnp.stack([skew[2, 1] - skew[1, 2], skew[0, 2] - skew[2, 0], skew[1, 0] - skew[0, 1]])
 
-    regular, momentum, turn = jax.vmap(push)(jnp.eye(12))
-    return regular[0], free.Change(momentum, turn, end[1])
+    rotation = free._motion_in_axes(level, inertia, m, g, axes, t)[1]
+    regular = free.turn_by_shape(level, free.Variation(), inertia, m, axes, t, turned_frame(level, t))[0]
+    return regular, free.Change(*jax.vmap(push)(jnp.eye(12)), rotation)
 
 
-FAST, SLOW, ALONG, SHAPE = (
-    compile_function(each, place=False)
-    for each in (free.change_of_motion, free._change_by_substeps, free._change_along, change_by_shape)
+CHOSEN, SLOW, ALONG = (
+    compile_function(each, place=False) for each in (change_of_motion, free._change_by_substeps, change_along)
 )
 SYMMETRIC = np.eye(12)
 SYMMETRIC[:9, :9] = 0.5 * (np.eye(9) + np.eye(9).reshape(3, 3, 9).transpose(1, 0, 2).reshape(9, 9))
@@ -346,9 +360,9 @@ def test_derivatives_of_a_motion_are_those_of_the_map(name):
     level = on_level(moments, m, turned, turned)
     for t in (1.3, -3.0):
         given = (level, jnp.diag(moments), m, turned, turned, t)
-        expected, (regular, closed) = SLOW(*given), SHAPE(*given)
+        expected, (regular, chosen) = SLOW(*given), CHOSEN(*given)
         assert regular == (name in ("general", "no body", "fast"))
-        for found in (ALONG(*given), closed) if regular else (ALONG(*given),):
+        for found in (ALONG(*given), chosen):
             for one, other in zip(found[:2], expected[:2], strict=True):
                 assert np.abs(SYMMETRIC @ (one - other)).max() <= 3e-14 * np.abs(SYMMETRIC @ other).max()
             assert np.abs(found.rotation - expected.rotation).max() <= 1e-15
@@ -365,11 +379,10 @@ def test_the_closed_form_of_a_derivative_against_the_equation_that_it_follows(se
         level = on_level(moments, m, one, one)
         t = rng.uniform(-0.5, 0.5) * 2.0 * level.period / level.speed
         given = (level, jnp.diag(moments), m, one, one, t)
-        expected, (regular, closed) = ALONG(*given), SHAPE(*given)
+        expected, (regular, found) = ALONG(*given), CHOSEN(*given)
         several += regular
-        for found in (FAST(*given), closed) if regular else (FAST(*given),):
-            for part, other in zip(found[:2], expected[:2], strict=True):
-                assert np.abs(SYMMETRIC @ (part - other)).max() <= 1e-12 * np.abs(SYMMETRIC @ other).max()
+        for part, other in zip(found[:2], expected[:2], strict=True):
+            assert np.abs(SYMMETRIC @ (part - other)).max() <= 1e-12 * np.abs(SYMMETRIC @ other).max()
     assert 0 < several < max(count, 5)
 
 
@@ -389,9 +402,9 @@ def test_a_derivative_after_many_periods_takes_no_longer():
         )
     )
     expected = np.stack([step(d) for d in one])
-    for found in (FAST(*given), SHAPE(*given)[1]):
+    for found in (ALONG(*given), CHOSEN(*given)[1]):
         assert np.abs(found.momentum[9:] - expected).max() <= 1e-5 * np.abs(expected).max()
-    np.testing.assert_allclose(FAST(*given).turn, SHAPE(*given)[1].turn, rtol=0.0, atol=1e-10 * t)
+    np.testing.assert_allclose(ALONG(*given).turn, CHOSEN(*given)[1].turn, rtol=0.0, atol=1e-10 * t)
     assert np.abs(expected).max() > 1e4
 
 

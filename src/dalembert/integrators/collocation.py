@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidInput, refuse_traced, require_name
 from ..groups import Cayley, Retraction
-from ..kernels import as_routine, map_rows
+from ..kernels import as_routine, map_rows, with_slope
 from ..mechanics import MechanicalSystem, State, distribution, kinetic_metric
 from ..numerics import find_fixed_point, solve
 from ..numerics.types import Array, Controls, Element, Scalar, Velocity
@@ -140,7 +140,8 @@ class Gauss(Integrator):
 
         root = find_fixed_point(slopes_of, carry.prediction.guess)
         # Once more, which the residual of the root needs anyway: what the iteration leaves is smooth and would add up.
-        middle, reference, rho, parts = parts_of(slopes_of(root.x).reshape(len(times), -1))
+        last = with_slope(slopes_of(root.x), root.x)  # which is the root: so is its derivative
+        middle, reference, rho, parts = parts_of(last.reshape(len(times), -1))
         half, kick = 0.5 * jnp.sum(parts[:, :n], axis=0), jnp.sum(parts[:, n:], axis=0)
         t, g = carry.t + h, group.normalise(group.compose(middle, self.retraction.tau(group, half)))
         square, lost = add_compensated(carry.square, kick @ (2.0 * rho + kick), carry.lost)

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import InvalidInput, require_name
 from ..groups import Cayley, Retraction
+from ..kernels import with_slope
 from ..mechanics import MechanicalSystem, State, distribution, drift_of, kinetic_metric
 from ..numerics import depends, find_fixed_point
 from ..numerics.types import Array, Controls, Element, Scalar, Velocity
@@ -142,11 +143,13 @@ class DiscreteGradient(PhaseMethod):
         y = h * w
         x = at_middle @ y
         force = self.force(system, t, middle, at_middle, w, x, u)
-        g, kick = group.normalise(group.compose(middle, self.retraction.tau(group, 0.5 * x))), h * force
+        g = group.normalise(group.compose(middle, self.retraction.tau(group, 0.5 * x)))
+        # The root has w = rho + h force/2: derivatives need not go through the force again.
+        kick = with_slope(h * force, 2.0 * (w - rho))
         xi = distribution.orthonormal_frame(system, t, g, at_middle) @ (rho + kick)
         # The work is V_0 - V_1 with this x, whatever the residual of the iteration and the round-off of h w:
         # h <force, 2 rho + kick> has both, and they do not average out.
-        square, lost = add_compensated(carry.square, 2.0 * force @ y, carry.lost)
+        square, lost = add_compensated(carry.square, with_slope(2.0 * force @ y, 2.0 * kick @ w), carry.lost)
         new = Carry(carry.t + h, g, xi, square, lost, at_middle, carry.prediction.after(root))
         return new, StepInfo.from_root(carry.prediction, root, system.multipliers(carry.t + h, g, xi, u))
 

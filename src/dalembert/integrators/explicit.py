@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidInput, require_name
 from ..groups import Cayley
-from ..kernels import LoweringError, solution_series
+from ..kernels import LoweringError, note_loop, solution_series
 from ..mechanics import MechanicalSystem, State, kinetic_metric
 from ..numerics import depends, require_range, solve
 from ..numerics.types import Array, Controls, Element, Scalar, Velocity
@@ -156,7 +156,15 @@ def take_substeps(
         return (s.done != h) & (s.taken < MAX_SUBSTEPS) & (jnp.abs(s.substep) > MIN_SUBSTEP_RATIO * jnp.abs(h))
 
     zero = jnp.zeros(())
-    s = jax.lax.while_loop(unfinished, body, Substeps(zero, carry.g, carry.xi, first, zero, zero))
+    begin = Substeps(zero, carry.g, carry.xi, first, zero, zero)
+
+    def loop(known: Substeps | None) -> Substeps:
+        end: Substeps = jax.lax.while_loop(
+            unfinished if known is None else lambda s: s.taken < known.taken, body, begin
+        )
+        return end
+
+    s = note_loop(loop, begin)
     status = jnp.where(s.done == h, OK, jnp.where(s.taken < MAX_SUBSTEPS, NOT_FINITE, NOT_CONVERGED))
     return s, StepInfo(s.error, s.taken, status, system.multipliers(carry.t + h, s.g, s.xi, u))
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from ..groups import unit_quaternion
 from ..numerics.types import Array, Float, Scalar
-from .polhode import TINY, Polhode, at_time, carlson_third, zeta
+from .polhode import TINY, Polhode, at_time, carlson_third, turned_frame, zeta
 
 Vector3 = Float[Array, "3"]
 Matrix3 = Float[Array, "3 3"]
@@ -38,6 +38,13 @@ MAX_TURN = 0.18  # of a Taylor substep, in units of I_min/|m|: the series then c
 MAX_PANEL, PANEL_NODES, ITERATIONS = 1.0, 8, 18  # of a panel, in the same units: these are enough for round-off
 MAX_SHAPE_PANEL, REGULAR = 0.75, 1e-2  # of a panel of a quadrature, in periods/4K; what is far from a singular case
 PAIRS = ((0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2))
+HAT = np.array([[0, 0, 0, 0, 0, -1, 0, 1, 0], [0, 0, 1, 0, 0, 0, -1, 0, 0], [0, -1, 0, 1, 0, 0, 0, 0, 0]])
+HAT = HAT.reshape(3, 3, 3).astype(float)  # of the matrices of the cross product
+GAPS = np.array([[0.0, 1.0, -1.0], [-1.0, 0.0, 1.0], [1.0, -1.0, 0.0]])  # differences of the other two
+ACROSS = np.array([[0.0, -1.0], [1.0, 0.0]])
+PAIRING = np.array([[float(sorted((i, j)) == list(pair)) for pair in PAIRS] for i in range(3) for j in range(3)])
+TENSORS = (PAIRING / np.sum(PAIRING, 0)).reshape(3, 3, 6)  # changes of the inertia by each pair of entries
+SHARED, DIVIDED = np.eye(3)[[2, 2, 0]], np.eye(3)[[1, 0, 1]]  # A^2, B^2, D^2 are |e_c/(ca)|, |e_c/(bc)|, |e_a/(ca)|
 
 
 def principal_frame(inertia: Matrix3) -> Matrix3:
@@ -63,6 +70,24 @@ def principal_frame(inertia: Matrix3) -> Matrix3:
 
     pairs = jnp.array([[0, 1], [0, 2], [1, 2]] * 7)
     return jax.lax.scan(rotate, (jax.lax.stop_gradient(inertia), jnp.eye(3)), pairs)[0][1]
+
+
+@jax.custom_jvp
+def turning_frame(inertia: Matrix3) -> Matrix3:
+    """`principal_frame` with its derivative, for what depends on the axes; those of equal moments are held, as no
+    derivative exists.
+    """
+    return principal_frame(inertia)
+
+
+@turning_frame.defjvp
+def _turning_frame_jvp(primals: tuple[Matrix3], tangents: tuple[Matrix3]) -> tuple[Matrix3, Matrix3]:
+    """dR = R W with W_ij (l_j - l_i) = (R^T dI R)_ij, from I R = R diag(l)."""
+    (inertia,), (change,), R = primals, tangents, turning_frame(*primals)
+    moments = jnp.diag(R.T @ inertia @ R)
+    gap = moments - moments[:, None]
+    far = jnp.abs(gap) > 2.0**-40 * jnp.max(jnp.abs(moments))
+    return R, R @ jnp.where(far, R.T @ (0.5 * (change + change.T)) @ R / jnp.where(far, gap, 1.0), 0.0)
 
 
 def quaternion_product(p: Quaternion, q: Quaternion) -> Quaternion:
@@ -326,15 +351,32 @@ def _move(inertia: Matrix3, m: Vector3, g: Matrix3, scale: Callable[[Body], Arra
     return new, g @ rotation_matrix(unit_multiple(quaternion_product(rotation_about(m, b.C, -B), q)))
 
 
+class Variation(NamedTuple):
+    """How a level changes: zeros, whose derivatives count. They are taken once a run; those of a state follow quickly.
+
+    The axes (a, b, c) are those of the polhode. See `turn_by_shape`.
+    """
+
+    shape: Any = np.zeros((3, 3))  # a turn of the start, in the frame of m; relative changes of m; a turn of the axes
+    phase: Any = np.zeros(5)  # its changes, at the start and by time; d(k^2); turns about m by time and by int sn^2
+
+
 @jax.custom_jvp
 def exact_motion(
-    level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar
+    level: Polhode, variation: Variation, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar
 ) -> tuple[Vector3, Matrix3]:
     """(momentum, attitude) at the time t after (m, g), of which `level` is the polhode; its derivatives are the map's.
 
-    inertia, m and the columns of g are given in the principal `axes`, the result in those of the body.
+    inertia, m and the columns of g are given in the principal `axes`, the result in those of the body. `variation` is
+    that of `vary` there.
     """
     return at_time(level, t)
+
+
+def _hat(v: Array) -> Array:
+    """The matrix of the cross product with v."""
+    matrix: Array = jnp.tensordot(v, HAT, 1)
+    return matrix
 
 
 class Change(NamedTuple):
@@ -344,21 +386,11 @@ class Change(NamedTuple):
     turn: Array  # (12, 3): G^T dG of the rotation G of the body, as vectors
     rotation: Array  # (3, 3): G
 
-    def then(self, later: Change) -> Change:
-        """The derivative of this motion and a later one that begins where it ends."""
-        fixed = jnp.concatenate([jnp.ones(9), jnp.zeros(3)])[:, None]  # the inertia stays
-
-        def after(by: Array) -> Array:
-            return fixed * by + self.momentum @ by[9:]
-
-        turn = self.turn @ later.rotation + after(later.turn)
-        return Change(after(later.momentum), turn, self.rotation @ later.rotation)
-
 
 def _change_by_substeps(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar) -> Change:
     """The derivatives over the time t, carried along the motion by those of short steps of the map."""
     b = body_on_level(inertia, m)
-    count = jnp.maximum(1.0, jnp.ceil(jnp.abs(t) * _rate(b, m) / MAX_TURN))
+    count = jnp.maximum(1.0, jnp.ceil(jnp.abs(t) * _rate(inertia, m) / MAX_TURN))
     level_equations = scale_equations(b)
 
     def series(equations: Array) -> Array:
@@ -403,286 +435,312 @@ def gauss_coefficients(count: int) -> tuple[NDArray[np.float64], NDArray[np.floa
     return 0.5 + 0.5 * x, 0.25 * (integrals * odd) @ values[:, :-1].T * w, 0.5 * w
 
 
-def _change_along(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar) -> Change:
-    """The derivatives over the time t by the equation that they follow, along a motion that is known.
+def _motion_in_axes(
+    level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar
+) -> tuple[Array, Array]:
+    """(momentum, rotation since the start) at a time, in principal axes."""
+    variation = vary(level, inertia, m, g, axes)
+    momentum, attitude = exact_motion(level, variation, inertia, m, g, axes, t)
+    return axes.T @ momentum, g.T @ attitude @ axes
 
-    The momentum in space stays m, so that with the rotation G, L = 1/I and G^T dG = v, V = G v
 
-        V' = G L G^T (dm + m x V) + G dL G^T m,   dm(t) = G^T dm + m(t) x v.
+def turn_along(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar) -> Array:
+    """The derivatives (3, 9) of the attitude after the time t, as turns in the frame of m, by the equation they follow.
 
-    In axes with m for the third this is an equation for two components, solved by collocation at Gauss's nodes (whose
-    equations are iterated), and a quadrature. Changes of the inertia count by their symmetric parts. The same by the
-    map: `_change_by_substeps`.
+    The columns belong to the PAIRS of the inertia, whose entries change together, and to the momentum in space, which
+    stays. In a frame with m for the third axis, with the rotation G of the body in it, L = 1/I and dG = V x G,
+
+        V' = G L G^T (dm + m x V) + G dL G^T m.
+
+    This is an equation for two components, solved by collocation at Gauss's nodes (whose equations are iterated), and a
+    quadrature. It begins at the last whole period before t. The same by the map: `_change_by_substeps`.
     """
-    b = body_on_level(inertia, m)
-    panels = jnp.maximum(1.0, jnp.ceil(jnp.abs(t) * _rate(b, m) / MAX_PANEL))
-    dt, inverse, size = t / panels, 1.0 / jnp.diag(inertia), jnp.sqrt(b.C)
-    third = jnp.where(size > 0, m / jnp.where(size > 0, size, 1.0), jnp.eye(3)[2])
-    small = jnp.abs(third)
-    other = jnp.where((small[0] <= small[1]) & (small[0] <= small[2]), 0, jnp.where(small[1] <= small[2], 1, 2))
-    first = jnp.cross(third, jnp.where(jnp.arange(3) == other, 1.0, 0.0))
-    first = first / jnp.sqrt(first @ first)
-    frame = jnp.stack([first, jnp.cross(third, first), third])
+    inverse, rate, fixed = 1.0 / jnp.diag(inertia), _rate(inertia, m), level.axes.T @ axes
+    long = jnp.abs(t) * rate > MAX_PANEL
+    moves, before, start = _turn_before(level, inertia, m, g, axes, t, long)
+    panels = jnp.maximum(1.0, jnp.ceil(jnp.abs(t - before) * rate / MAX_PANEL))
+    dt = (t - before) / panels
     nodes, a, weights = gauss_coefficients(PANEL_NODES)
-
-    def at(time: Array) -> tuple[Array, Array]:
-        """The factor of the two components, and what does not depend on them, for PAIRS and the parts of dm."""
-        momentum, rotation = _motion_in_axes(level, inertia, m, g, axes, time)
-        turned = frame @ rotation
-        by, velocity = turned * inverse, inverse * momentum
-        spatial = by @ turned.T
-        forces = [-0.5 * (by[:, i] * velocity[j] + by[:, j] * velocity[i]) for i, j in PAIRS]
-        return size * jnp.stack([spatial[:, 1], -spatial[:, 0]], 1), jnp.concatenate([jnp.stack(forces, 1), spatial], 1)
 
     def panel(state: tuple[Array, Array]) -> tuple[Array, Array]:
         k, V = state
 
-        def fill(j: Array, rows: tuple[Array, Array]) -> tuple[Array, Array]:
+        def fill(j: Array, rows: Array) -> Array:
             """Row j: in a loop, for written out eight times it is most of what a first derivative compiles."""
             here = jnp.where(jnp.arange(PANEL_NODES) == j, 1.0, 0.0)
-            found = at((k + here @ nodes) * dt)
-            return rows[0] + here[:, None, None] * found[0], rows[1] + here[:, None, None] * found[1]
+            row: Array = turned_frame(level, before + (k + here @ nodes) * dt) @ fixed
+            return rows + here[:, None, None] * row
 
-        begin = jnp.zeros((PANEL_NODES, 3, 2)), jnp.zeros((PANEL_NODES, 3, 9))
-        factor, force = jax.lax.fori_loop(0, PANEL_NODES, fill, begin)
+        turned = jax.lax.fori_loop(0, PANEL_NODES, fill, jnp.zeros((PANEL_NODES, 3, 3)))
+        by, velocity = turned * inverse, level.size * turned[:, 2] * inverse
+        spatial = by @ turned[:, :2].transpose(0, 2, 1)
+        factor = level.size * jnp.stack([spatial[:, :, 1], -spatial[:, :, 0]], 2)
 
         def advance(j: Array, new: Array) -> Array:
             """Column j, which does not depend on the others."""
             here = jnp.where(jnp.arange(9) == j, 1.0, 0.0)
-            own, by = V @ here, force @ here
+            along = (here[6:] @ level.begin) @ turned - velocity @ (TENSORS @ here[:6])
+            own, force = V @ here, jnp.sum(by * along[:, None], 2)
 
             def inside(rates: Array) -> Array:
                 return own[:2] + dt * (a @ rates)
 
             def improve(_: Any, rates: Array) -> Array:
-                better: Array = jnp.sum(factor[:, :2] * inside(rates)[:, None], 2) + by[:, :2]
+                better: Array = jnp.sum(factor[:, :2] * inside(rates)[:, None], 2) + force[:, :2]
                 return better
 
-            rates = jax.lax.fori_loop(0, ITERATIONS, improve, by[:, :2])
-            last = jnp.sum(factor[:, 2] * inside(rates), 1) + by[:, 2]
+            rates = jax.lax.fori_loop(0, ITERATIONS, improve, force[:, :2])
+            last = jnp.sum(factor[:, 2] * inside(rates), 1) + force[:, 2]
             after = own + dt * jnp.concatenate([weights @ rates, weights @ last[:, None]])
             return new + after[:, None] * here
 
         return k + 1.0, jax.lax.fori_loop(0, 9, advance, jnp.zeros((3, 9)))
 
-    _, V = jax.lax.while_loop(lambda state: state[0] < panels, panel, (jnp.zeros(()), jnp.zeros((3, 9))))
-    momentum, rotation = _motion_in_axes(level, inertia, m, g, axes, t)
-    places = np.array([0, 3, 4, 3, 1, 5, 4, 5, 2])  # among PAIRS, of the entries of a matrix
-    turn = jnp.concatenate([V[:, places], V[:, 6:] @ frame], 1).T @ (frame @ rotation)
-    start = jnp.concatenate([jnp.zeros((9, 3)), jnp.eye(3)])
-    return Change(start @ rotation + jnp.cross(momentum, turn), turn, rotation)
-
-
-def _motion_in_axes(
-    level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar
-) -> tuple[Array, Array]:
-    """(momentum, rotation since the start) at a time, in principal axes."""
-    momentum, attitude = exact_motion(level, inertia, m, g, axes, t)
-    return axes.T @ momentum, g.T @ attitude @ axes
-
-
-def _rate(b: Body, m: Vector3) -> Array:
-    """The inverse time in which s, x and y change: |m|/I_min, and coefficients of s' for moments that no body has."""
-    turning = b.C * jnp.max(jnp.sum(jnp.abs(b.inverse), axis=1)) ** 2
-    scale = b.E1 * (jnp.abs(m) @ jnp.abs(b.inverse) @ jnp.abs(b.mass) @ jnp.abs(m)) + jnp.abs(b.E2) * b.H
-    rate: Array = jax.lax.stop_gradient(jnp.sqrt(turning + scale / b.D))
-    return rate
-
-
-def change_of_motion(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar) -> Change:
-    """The derivatives over the time t. The momentum comes back after a period T, so that with t = n T + r, |r| <= T/2,
-
-        D F_t = D F_r D F_nT,   D F_nT = 1 - n m' dT.
-
-    A momentum that stays comes back at any time: T is a substep there, and the power costs log2 n products.
-    """
-    none = Change(jnp.concatenate([jnp.zeros((9, 3)), jnp.eye(3)]), jnp.zeros((12, 3)), jnp.eye(3))
-    along = jnp.cross(m, body_on_level(inertia, m).inverse @ m)
-    moves = (level.speed != 0) & (along @ along > 0)
-    back = 2.0 * level.period / jnp.abs(jnp.where(moves, level.speed, 1.0))
-    period = jnp.where(moves, back, MAX_TURN / _rate(body_on_level(inertia, m), m))
-    sign, whole = jnp.where(t < 0, -1.0, 1.0), jnp.round(jnp.abs(t) / period)
-    period = sign * jnp.where(whole > 0, period, 0.0)
-    times = jnp.stack([jnp.where(moves, 0.0, period), t - whole * period])
-
-    def take(state: tuple[Array, Change, Change]) -> tuple[Array, Change, Change]:
-        """The first of the two times that are left: most runs have the second alone."""
-        k, _, last = state
-        return k + 1.0, last, _change_along(level, inertia, m, g, axes, jnp.where(k == 0.0, times[0], times[1]))
-
-    first = jnp.where(moves, jnp.where(times[1] == 0.0, 2.0, 1.0), 0.0)
-    _, stays, rest = jax.lax.while_loop(lambda state: state[0] < 2.0, take, (first, none, none))
-    before = whole * period
-    periods = _change_by_period(
-        level, inertia, m, along, axes, before, _motion_in_axes(level, inertia, m, g, axes, before)[1]
-    )
-
-    def square(state: tuple[Array, Change, Change]) -> tuple[Array, Change, Change]:
-        left, power, total = state
-        half = jnp.floor(0.5 * left)
-        chosen = jax.tree.map(lambda yes, no: jnp.where(left > 2.0 * half, yes, no), total.then(power), total)
-        return half, power.then(power), chosen
-
-    _, _, total = jax.lax.while_loop(lambda state: state[0] > 0, square, (jnp.where(moves, 0.0, whole), stays, none))
-    total = jax.tree.map(lambda yes, no: jnp.where(moves, yes, no), periods, total)
-    found: Change = total.then(rest)
+    panels = jnp.where(moves | ~long, panels, 0.0)
+    found: Array = jax.lax.while_loop(lambda state: state[0] < panels, panel, (jnp.zeros(()), start))[1]
     return found
 
 
-def push_by_shape(
-    level: Polhode, inertia: Matrix3, m: Vector3, axes: Matrix3, t: Scalar, end: tuple[Vector3, Matrix3],
-    d_inertia: Matrix3, d_m: Vector3,
-) -> tuple[Array, Vector3, Vector3]:  # fmt: skip
-    """(whether it is regular, the changes of momentum and turn at the `end`, the time t) by the form of the motion.
+def _turn_before(
+    level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar, long: Array
+) -> tuple[Array, Array, Array]:
+    """(whether the momentum moves, the time of n periods T = 4 K/l next to t, the derivatives after it) in closed form.
 
-    With m = (A cn, B sn, D dn) a change of the level changes the amplitudes, and the phase by t l'/l - Q d(k^2)/2 with
-    Q = int sd^2 dt; m' times it is added. Changes of the axes turn the momentum and its start. With Jacobi's function Z
-    and S = int_0^K sn^2
-
-        int sn^2 du = u S/K - Z/k^2,   int sd^2 du = (u - int sn^2 du - sn cn/dn)/(1 - k^2).
-
-    It is regular where no moments are nearly equal, the motion is neither near an axis nor near the separatrix, and the
-    time is not short.
+    There the momentum has changed by dm - n m' dT, dK = (K - S)/(2 (1 - k^2)) d(k^2) with S = int_0^K sn^2, and for the
+    turn V of the body V x m = dm - R dm(nT) and <V, m>' = dh + <m, dL m>/2, h the energy. A momentum that stays has an
+    equation with constant coefficients: its derivatives are those after the time t itself, where this is `long`.
     """
-    b, inverse, (new, rotation) = body_on_level(inertia, m), 1.0 / jnp.diag(inertia), end
-    own, (La, _, Lc), (ab, bc, ac), (ea, eb, ec) = _shape(level, inverse, m, axes)
-    along, gaps, speed = jnp.cross(m, inverse * m), jnp.min(jnp.abs(jnp.stack([ab, bc, ac]))), jnp.abs(ea * bc)
-    far = (gaps > REGULAR * jnp.max(inverse)) & (jnp.abs(eb * ac) > REGULAR * speed) & (level.speed != 0)
-    far &= along @ along > (REGULAR * b.C * jnp.max(inverse)) ** 2
-    far &= jnp.abs(t) * _rate(b, m) > MAX_PANEL
-
-    def where_far(each: Array) -> Array:
-        return jnp.where(far, each, 1.0)
-
-    ab, bc, ac, ea, eb, ec, speed, moving, square = map(where_far, (ab, bc, ac, ea, eb, ec, speed, level.speed, b.C))
-    amplitudes = jnp.abs(jnp.stack([ec, ec, ea]) / jnp.stack([ac, bc, ac]))  # the squares of A, B, D
-    k2, mc = jnp.abs(ec * ab) / speed, jnp.abs(eb * ac) / speed
-    to_own = level.axes.T @ axes / jnp.sqrt(amplitudes)[:, None]
-    (cn, sn, dn), (cn0, sn0, dn0) = to_own @ new, to_own @ m
-    dn, dn0 = where_far(dn), where_far(dn0)
-    (first, mean), (last, _) = zeta(level, level.u0), zeta(level, level.u0 + level.speed * t)
-    sines = jnp.where(far, (t * mean - (last - first) / moving) / k2, 0.0)
-    quotients = (t - sines - (sn * cn / dn - sn0 * cn0 / dn0) / moving) / mc
-    L2, L3 = jnp.roll(inverse, -1), jnp.roll(inverse, -2)
-    mixed = (new - m) / jnp.where(far, L3 - L2, 1.0)  # the integrals of m_2 m_3, m_3 m_1 and m_1 m_2
-    squares = own @ (amplitudes * jnp.stack([t - sines, sines, t - k2 * sines]))
-    velocity, mixing = inverse * m, inverse[:, None] * (d_inertia + d_inertia.T) * inverse
-    about = velocity @ d_m - 0.5 * velocity @ d_inertia @ velocity
-    work = (
-        jnp.diag(d_inertia) * inverse * inverse @ squares
-        + jnp.stack([mixing[1, 2], mixing[2, 0], mixing[0, 1]]) @ mixed
-    )
-    moments = jnp.diag(inertia)
-    gap = moments[:, None] - moments
-    lean = d_inertia * (0.5 * (1.0 - jnp.eye(3)) / jnp.where(far & (gap != 0), gap, 1.0))
-    lean = lean.T - lean
-    d_inverse, d_start = -inverse * inverse * jnp.diag(d_inertia), d_m - lean @ m
-    d_square, d_energy = 2.0 * m @ d_start, m * m @ d_inverse + 2.0 * velocity @ d_start
-    dLa, dLb, dLc = d_inverse @ own
-    dea, dec = (d_energy - d_square * L - b.C * dL for L, dL in ((La, dLa), (Lc, dLc)))
-    relative = dea / ea + (dLb - dLc) / bc  # of l^2
-    d_k2 = ((dLa - dLb) * ec + ab * dec) / speed - k2 * relative
-    growth = 0.5 * jnp.stack([dec / ec - (dLa - dLc) / ac, dec / ec - (dLb - dLc) / bc, dea / ea - (dLa - dLc) / ac])
-
-    def shaped(at: Array, ratio: Array) -> Array:
-        """The change of a momentum at a fixed phase."""
-        change: Array = at * (own @ growth - 0.5 * d_k2 * ratio * ratio * own[:, 2])
-        return change
-
-    begun = (d_start - shaped(m, sn0 / dn0)) @ along / where_far(along @ along)
-    phase = begun + 0.5 * (t * relative - quotients * d_k2)
-    change = shaped(new, sn / dn) + phase * jnp.cross(new, inverse * new) + lean @ new
-    across = jnp.cross(new, d_m @ rotation - change)
-    return far, change, (across + (t * about - 0.5 * work) * new) / square
-
-
-def _shape(level: Polhode, inverse: Vector3, m: Vector3, axes: Matrix3) -> tuple[Array, Array, Any, Any]:
-    """(which of the principal axes are a, b, c, as columns; L, its differences ab, bc, ac and e_a, e_b, e_c there)."""
-    own = jnp.square(axes.T @ level.axes)
-    squares, (La, Lb, Lc) = (m * m) @ own, inverse @ own
-    ab, bc, ac = La - Lb, Lb - Lc, La - Lc
-    ea, ec = -squares[1] * ab - squares[2] * ac, squares[0] * ac + squares[1] * bc
-    return own, inverse @ own, (ab, bc, ac), (ea, squares[0] * ab - squares[2] * bc, ec)
-
-
-def _level_changes(inverse: Vector3, m: Vector3) -> tuple[Array, Array, Array]:
-    """The derivatives of L = 1/I, |m|^2 and <m, L m> by the inertia and the momentum."""
+    form, begun, inverse = _form(level, inertia, m, axes), level.begin.T @ g, 1.0 / jnp.diag(inertia)
     velocity = inverse * m
-    by_moments = (jnp.eye(3)[:, :, None] * jnp.eye(3)).reshape(9, 3) * inverse**2
-    d_square = jnp.concatenate([jnp.zeros(9), 2.0 * m])
-    d_energy = jnp.concatenate([-jnp.outer(velocity, velocity).reshape(9), 2.0 * velocity])
-    return -jnp.concatenate([by_moments, jnp.zeros((3, 3))]), d_square, d_energy
+    along, size = _hat(m) @ velocity, jnp.where(level.size > 0, level.size, 1.0)
+    moves, square = form.usable, along @ along
+    back = 2.0 * level.period / jnp.abs(jnp.where(moves, level.speed, 1.0))
+    before = jnp.where(moves, jnp.where(t < 0, -back, back) * jnp.round(jnp.abs(t) / back), 0.0)
+    angle = level.rate * jnp.where(moves, before, t)
+    turn = jnp.cos(angle) * jnp.eye(2) + jnp.sin(angle) * ACROSS
+    none, d_m = jnp.zeros((3, 6)), level.begin.T
+    tensors = jnp.tensordot(velocity, TENSORS, 1)
+
+    own = form.own * form.own
+    d_inverse = jnp.concatenate([-inverse[:, None] * inverse[:, None] * own, none.T])
+    d_square = jnp.concatenate([jnp.zeros(6), 2.0 * size * d_m[2]])
+    d_energy = jnp.concatenate([-velocity @ tensors, 2.0 * (begun @ velocity) @ d_m])
+    slopes, K = _slopes(form, d_inverse, d_square, d_energy), 0.5 * level.period
+    share = carlson_third(form.mc, jnp.ones(())) / (3.0 * K)  # S/K
+    d_time = before * ((1.0 - share) / (2.0 * form.mc) * slopes.k2 - 0.5 * slopes.speed)
+    level_stays = jnp.concatenate([jnp.zeros(6), g @ along])  # d_time is constant along the motion
+    d_time -= level_stays * (d_time @ level_stays / jnp.where(square > 0, square, 1.0))
+    means = form.amplitudes * jnp.stack([1.0 - share, share, 1.0 - form.k2 * share])  # of the squares of m
+    d_m = jnp.concatenate([none, d_m], 1)
+    periods = d_m[:2] - jnp.outer((begun @ along)[:2], d_time)
+    about = 0.5 * before / size * (d_energy + d_inverse @ means)
+
+    by = begun * inverse
+    spatial, force = by @ begun.T, jnp.concatenate([-by @ tensors, jnp.zeros((3, 3))], 1)
+    excess = spatial[:2, :2] - spatial[2, 2] * jnp.eye(2)
+    x = level.size**2 * (excess[0, 0] * excess[1, 1] - excess[0, 1] * excess[1, 0]) * t * t
+    half = 0.5 * jnp.sqrt(jnp.abs(x))
+    growth = jnp.expm1(jnp.where(x < 0, half, 0.0))
+    up = 1.0 + growth
+    sine = jnp.where(x < 0, 0.5 * (growth + growth / up), jnp.sin(half)) / jnp.where(half > 0, half, 1.0)
+    sine = jnp.where(half > 0, sine, 1.0)  # sin or sinh of half the root of x, divided by it
+    once, twice = t * sine * jnp.where(x < 0, 0.5 * (up + 1.0 / up), jnp.cos(half)), 0.5 * (t * sine) ** 2
+    pushed = level.size * ACROSS @ excess
+    stays = d_m[:2] * (1.0 - 0.5 * x * sine * sine) + once * pushed @ d_m[:2]
+    forced = once * force[:2] + twice * level.size * (excess @ ACROSS) @ force[:2]
+    across = ACROSS @ (d_m[:2] - turn @ jnp.where(moves, periods, stays)) / size
+    across = across + jnp.where(moves, 0.0, turn @ forced)
+    turned = jnp.concatenate([across, jnp.where(moves, about, t * (force[2] + spatial[2, 2] * d_m[2]))[None]])
+    return moves, before, jnp.where(moves | long, turned, 0.0)
 
 
-def _change_by_period(
-    level: Polhode, inertia: Matrix3, m: Vector3, along: Vector3, axes: Matrix3, period: Scalar, rotation: Matrix3
-) -> Change:
-    """The derivatives over n periods T = 4 K/l of a momentum that moves, in closed form: `along` is m'.
+def _rate(inertia: Matrix3, m: Vector3) -> Array:
+    """The inverse time in which s, x and y change: |m|/I_min, and coefficients of s' for moments that no body has."""
+    moments, size = jnp.diag(inertia), jnp.abs(m)
+    half = 0.5 * jnp.sum(moments)
+    inverse, mass = 1.0 / moments, half - moments
+    D, weighed = jnp.prod(moments), size * size * inverse
+    E2 = (D + jnp.prod(mass)) / half
+    turning = (m @ m) * jnp.max(jnp.abs(inverse)) ** 2
+    scale = half * (weighed @ jnp.abs(mass)) + jnp.abs(E2) * jnp.sum(weighed)
+    rate: Array = jax.lax.stop_gradient(jnp.sqrt(turning + scale / D))
+    return rate
 
-    With L = 1/I and e_i = <m, L m> - L_i |m|^2 the polhode has l^2 = |e_a (L_b - L_c)|, k^2 = |e_c (L_a - L_b)|/l^2 and
-    1 - k^2 = |e_b (L_a - L_c)|/l^2; dK = (K - S)/(2 (1 - k^2)) d(k^2) with S = int_0^K sn^2. The turn v of the body has
-    v x m = R^T dm - dm(nT), for the momentum in space is conserved, and <v, m>' = dh + <m, dL m>/2, h the energy.
+
+class Form(NamedTuple):
+    """A polhode in its own axes (a, b, c), with e_i = <m, L m> - L_i |m|^2.
+
+    It has l^2 = |e_a (L_b - L_c)|, k^2 = |e_c (L_a - L_b)|/l^2 and 1 - k^2 = |e_b (L_a - L_c)|/l^2. Numbers that others
+    are divided by are 1 where it is not usable.
     """
-    inverse = 1.0 / jnp.diag(inertia)
-    own, (La, _, Lc), (ab, bc, ac), (ea, eb, ec) = _shape(level, inverse, m, axes)
-    speed = jnp.abs(ea * bc)
-    speed = jnp.where(speed > 0, speed, 1.0)
-    k2, mc = jnp.abs(ec * ab) / speed, jnp.maximum(jnp.abs(eb * ac) / speed, TINY)
-    K = 0.5 * level.period
-    S = carlson_third(mc, jnp.ones(())) / 3.0
-    d_inverse, d_square, d_energy = _level_changes(inverse, m)
-    dLa, dLb, dLc = (d_inverse @ own).T
-    square = m @ m
-    dea, dec = (d_energy - d_square * L - square * dL for L, dL in ((La, dLa), (Lc, dLc)))
-    relative = dea / jnp.where(ea == 0, 1.0, ea) + (dLb - dLc) / jnp.where(bc == 0, 1.0, bc)  # of l^2
-    d_k2 = ((dLa - dLb) * ec + ab * dec) / speed - k2 * relative  # e_c, L_a - L_b and L_b - L_c have one sign
-    by_time = period * ((K - S) / (2.0 * mc * K) * d_k2 - 0.5 * relative)
-    unit = along / jnp.maximum(along @ along, 1e-300)
-    by_time -= jnp.concatenate([jnp.zeros(9), unit * (by_time[9:] @ along)])  # it is constant along the motion
-    first = jnp.concatenate([jnp.zeros((9, 3)), jnp.eye(3)])
-    momentum = first - jnp.outer(by_time, along)
-    amplitudes = jnp.abs(jnp.stack([ec, ec, ea]) / jnp.stack([ac, jnp.where(bc == 0, 1.0, bc), ac]))
-    means = own @ (amplitudes * jnp.stack([1.0 - S / K, S / K, 1.0 - k2 * S / K]))  # of the squares of m
-    about = 0.5 * period * (d_energy + d_inverse @ means)
-    across = jnp.cross(m, first @ rotation - momentum)
-    return Change(momentum, (across + about[:, None] * m) / square, rotation)
+
+    usable: Array
+    own: Array  # (3, 3): the axes
+    m: Array
+    L: Array  # of 1/I
+    gaps: Array  # L_b - L_c, L_c - L_a, L_a - L_b
+    excess: Array  # e
+    by_gaps: Array
+    by_excess: Array
+    speed: Array  # l^2
+    k2: Array
+    mc: Array  # 1 - k^2
+    amplitudes: Array  # the squares of A, B and D
+    square: Array  # |m|^2
+    along: Array  # m'
+
+
+def _form(level: Polhode, inertia: Matrix3, m: Vector3, axes: Matrix3, regular: bool = False) -> Form:
+    """The form of a polhode, usable where the momentum moves.
+
+    `regular`: where no moments are nearly equal, and the motion is neither near an axis nor near the separatrix.
+    """
+    inverse, own = 1.0 / jnp.diag(inertia), axes.T @ level.axes
+    L, m = inverse @ (own * own), m @ own
+    gaps, squares, along = L @ GAPS.T, m * m, _hat(m) @ (L * m)
+    excess, square, moving = _hat(gaps) @ squares, jnp.sum(squares), along @ along
+    speed, least = jnp.abs(excess[0] * gaps[0]), jnp.abs(excess[1] * gaps[1])
+    usable = (level.speed != 0) & (moving > 0)
+    if regular:
+        most = REGULAR * jnp.max(inverse)
+        usable &= (jnp.min(jnp.abs(gaps)) > most) & (least > REGULAR * speed) & (moving > (most * square) ** 2)
+
+    def divisor(x: Array) -> Array:
+        return jnp.where(usable & (x != 0), x, 1.0)
+
+    by_gaps, by_excess, speed, square = divisor(gaps), divisor(excess), divisor(speed), divisor(square)
+    amplitudes = jnp.abs(excess @ SHARED.T / (by_gaps @ DIVIDED.T))
+    k2, mc = jnp.abs(excess[2] * gaps[2]) / speed, jnp.maximum(least / speed, TINY)
+    return Form(usable, own, m, L, gaps, excess, by_gaps, by_excess, speed, k2, mc, amplitudes, square, along)
+
+
+class Slopes(NamedTuple):
+    """Changes of a polhode: of k^2, and relative ones of l^2, of the squares e and of the differences of L."""
+
+    k2: Array
+    speed: Array
+    excess: Array
+    gaps: Array
+
+
+def _slopes(form: Form, d_inverse: Array, d_square: Array, d_energy: Array) -> Slopes:
+    """The changes with those of 1/I (in the last axis), |m|^2 and <m, m/I>."""
+    d_excess = d_energy[..., None] - d_square[..., None] * form.L - form.square * d_inverse
+    d_gaps = d_inverse @ GAPS.T
+    excess, gaps = d_excess / form.by_excess, d_gaps / form.by_gaps
+    speed = excess[..., 0] + gaps[..., 0]
+    k2 = (d_gaps[..., 2] * form.excess[2] + form.gaps[2] * d_excess[..., 2]) / form.speed - form.k2 * speed
+    return Slopes(k2, speed, excess, gaps)
 
 
 @jax.custom_jvp
-def _hold_change(momentum: Array, turn: Array, motion: tuple[Any, ...]) -> tuple[Array, Array]:
-    """What is given, with the derivatives of the change of a motion: second derivatives go along the whole of it."""
-    return momentum, turn
+def vary(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3) -> Variation:
+    """How the level changes with inertia and momentum, both in principal axes, where it is regular."""
+    return Variation(jnp.zeros((3, 3)), jnp.zeros(5))
 
 
-@_hold_change.defjvp
-def _hold_change_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    return _hold_change(*primals), tuple(jax.jvp(_change_by_substeps, primals[2], tangents[2])[1][:2])
+@vary.defjvp
+def _vary_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    """With m = (A cn, B sn, D dn) a change of the level changes the amplitudes, and the phase by t l'/l - Q d(k^2)/2
+    with Q = int sd^2 dt; m' times it is added. Changes of the axes turn the momentum and its start.
+    """
+    level, inertia, m, g, axes = jax.lax.stop_gradient(primals)
+    form = _form(level, inertia, m, axes, regular=True)
+    own, here, moments = form.own, form.m, 1.0 / form.L
+    d_inertia, gap = own.T @ tangents[1] @ own, GAPS @ moments
+    axes_turn = 0.5 * jnp.tensordot(abs(HAT), d_inertia, 2) / jnp.where(form.usable & (gap != 0), gap, 1.0)
+    d_inverse = -form.L * form.L * jnp.sum(jnp.eye(3) * d_inertia, 1)
+    d_start = own.T @ tangents[2] + _hat(here) @ axes_turn
+    d_energy = (here * here) @ d_inverse + 2.0 * (form.L * here) @ d_start
+    slopes = _slopes(form, d_inverse, 2.0 * here @ d_start, d_energy)
+    growth = 0.5 * (SHARED @ slopes.excess - DIVIDED @ slopes.gaps)
+    ratio = _ratio(form, here)
+    shaped = here * (growth - jnp.array([0.0, 0.0, 0.5]) * (slopes.k2 * ratio * ratio))
+    begun = (d_start - shaped) @ form.along / jnp.where(form.usable, form.along @ form.along, 1.0)
+    by_time, by_sines = _squares(form)
+    phase = begun, 0.5 * slopes.speed, slopes.k2, 0.5 * (d_energy + d_inverse @ by_time), 0.5 * d_inverse @ by_sines
+    turned = level.begin.T @ g @ own @ (axes_turn + _hat(here) @ d_start / form.square)
+    found = jnp.stack([turned, growth, axes_turn]), jnp.stack(phase)
+    return vary(*primals), Variation(*(jnp.where(form.usable, each, 0.0) for each in found))
+
+
+def _ratio(form: Form, m: Vector3) -> Array:
+    """sn/dn of the phase of a momentum."""
+    factor = jnp.sqrt(form.amplitudes[2] / jnp.where(form.usable, form.amplitudes[1], 1.0))
+    return factor * m[1] / jnp.where(form.usable, m[2], 1.0)
+
+
+def _squares(form: Form) -> tuple[Array, Array]:
+    """What the integrals of the squares of m are by the time and by int sn^2."""
+    return form.amplitudes * np.array([1.0, 0.0, 1.0]), form.amplitudes * jnp.stack([-1.0, 1.0, -form.k2])
+
+
+def turn_by_shape(
+    level: Polhode, variation: Variation, inertia: Matrix3, m: Vector3, axes: Matrix3, t: Scalar, rows: Matrix3
+) -> tuple[Array, Array]:
+    """(whether it is regular, the change of the attitude after the time t as a turn) in the axes of the polhode.
+
+    `rows` are those of `turned_frame`. It is regular where the level is and the time is not short. With Jacobi's
+    function Z and S = int_0^K sn^2
+
+        int sn^2 du = u S/K - Z/k^2,   int sd^2 du = (u - int sn^2 du - sn cn/dn)/(1 - k^2).
+    """
+    form, new = _form(level, inertia, m, axes, regular=True), level.size * rows[2]
+    regular = form.usable & (jnp.abs(t) * _rate(inertia, m) > MAX_PANEL)
+    moving, k2 = (jnp.where(form.usable, each, 1.0) for each in (level.speed, form.k2))
+    (first, mean), (last, _) = zeta(level, level.u0), zeta(level, level.u0 + level.speed * t)
+    root = 1.0 / jnp.sqrt(jnp.where(form.usable, form.amplitudes[0], 1.0))
+    ratio, ratio0 = _ratio(form, new), _ratio(form, form.m)
+    sines = (t * mean - (last - first) / moving) / k2
+    quotients = (t - sines - root * (ratio * new[0] - ratio0 * form.m[0]) / moving) / form.mc
+    sines, quotients, square = (jnp.where(regular, each, 0.0) for each in (sines, quotients, ratio * ratio))
+    (_, growth, axes_turn), (begun, rate, d_k2, by_time, by_sines) = variation.shape, variation.phase
+    phase = begun + t * rate - 0.5 * quotients * d_k2
+    change = new * (growth - jnp.array([0.0, 0.0, 0.5]) * (square * d_k2)) + phase * (_hat(new) @ (form.L * new))
+    turn = (t * by_time + sines * by_sines) * new - _hat(new) @ change
+    return regular, turn * (1.0 / form.square) - axes_turn
+
+
+@jax.custom_jvp
+def _hold_turn(turn: Array, motion: tuple[Any, ...]) -> Array:
+    """What is given, with the derivatives of the turn of a motion: second derivatives go along the whole of it."""
+    return turn
+
+
+@_hold_turn.defjvp
+def _hold_turn_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    change = jax.jvp(_change_by_substeps, primals[1], tangents[1])[1]
+    return _hold_turn(*primals), change.turn
 
 
 @exact_motion.defjvp
 def _exact_motion_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    """The derivatives by inertia and momentum: a closed form, or a Jacobian as reverse mode passes through no loop."""
-    still: Any = jax.lax.stop_gradient(primals)
-    level, inertia, m, _, own_axes, t = still
-    g, axes = primals[3:5]
-    regular, by_shape, turn_by_shape = push_by_shape(
-        level, inertia, m, own_axes, t, _motion_in_axes(*still), tangents[1], tangents[2]
-    )
+    """The derivatives by inertia and momentum: a closed form, or a Jacobian as reverse mode passes through no loop.
 
-    def change_once(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        change = change_of_motion(*still)
-        return state[0] + 1.0, change.momentum, change.turn
+    With the turn v of the body the momentum changes by A^T dm + m x v, dm its change in space.
+    """
+    still: Any = jax.lax.stop_gradient((primals[0], *primals[2:]))
+    (level, *_, time), (_, _, inertia, _, g, axes, _) = still, primals
+    _, d_variation, d_inertia, d_m, d_g, _, d_t = tangents
+    rows, (new, attitude) = turned_frame(level, time), exact_motion(*primals)
+    regular, by_shape = turn_by_shape(level, d_variation, still[1], still[2], still[4], time, rows)
 
-    begin = jnp.where(regular, 1.0, 0.0), jnp.zeros((12, 3)), jnp.zeros((12, 3))
-    momentum, turn = _hold_change(*jax.lax.while_loop(lambda state: state[0] < 1.0, change_once, begin)[1:], primals)
-    new, turned = _motion_in_axes(*primals)
-    velocity = body_on_level(primals[1], new).inverse @ new
-    given = jnp.concatenate([tangents[1].reshape(9), tangents[2]])
-    by_shape, turn_by_shape = (jnp.where(regular, each, 0.0) for each in (by_shape, turn_by_shape))
-    new_change = by_shape + given @ momentum + tangents[5] * jnp.cross(new, velocity)
-    turned_change = -jnp.cross(turn_by_shape + given @ turn + tangents[5] * velocity, turned)
-    result = axes @ new_change, (tangents[3] @ turned + g @ turned_change) @ axes.T
-    return exact_motion(*primals), result
+    def turn_once(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        """The loop has the time from its start, so that nothing that depends on it is computed outside."""
+        return state[0] + 1.0, jnp.zeros(()), turn_along(*(*still[:-1], state[1]))
+
+    begin = jnp.where(regular, 1.0, 0.0), 1.0 * time, jnp.zeros((3, 9))
+    by_given = jax.lax.while_loop(lambda state: state[0] < 1.0, turn_once, begin)[2]
+    d_space = g @ d_m
+    given = jnp.concatenate([d_inertia.reshape(9) @ PAIRING, d_space])
+    turn = rows.T @ (jnp.where(regular, d_variation.shape[0], 0.0) + by_given @ given)
+    turn = level.axes @ (turn + jnp.where(regular, by_shape, 0.0))
+    later = _hold_turn(jnp.zeros((12, 3)), (level, *primals[2:]))
+    cofactor = adjugate(inertia)
+    inverse = axes @ (cofactor / (inertia[0] @ cofactor[0])) @ axes.T
+    turn = turn + axes @ (jnp.concatenate([d_inertia.reshape(9), d_m]) @ later) + d_t * (inverse @ new)
+    change = attitude.T @ d_space + _hat(new) @ turn
+    return (new, attitude), (change, (d_g @ g.T + _hat(attitude @ turn)) @ attitude)
 
 
 def map_constants(inertia: Array, m: Array, h: Scalar, order: int, variant: str) -> tuple[Step, Array]:

@@ -102,6 +102,7 @@ def carlson_third(y: Scalar, p: Scalar) -> Array:
     return total + power * series / (mean * jnp.sqrt(mean))
 
 
+@jax.jit  # traced once for all its uses
 def on_level(moments: Vector3, m: Vector3, g: Matrix3, principal: Matrix3) -> Polhode:
     """The polhode of the momentum m at the attitude g, both in the principal axes that are the columns of `principal`.
 
@@ -221,8 +222,12 @@ def _waves(level: Polhode, u: Scalar) -> tuple[Array, ...]:
     return turns, rest, jnp.sin(z), jnp.cos(z), sinh, cosh, up
 
 
+@jax.jit  # traced once for all its uses
 def zeta(level: Polhode, u: Scalar) -> tuple[Array, Array]:
-    """Jacobi's function Z(u) = E(u) - u E/K and its slope 1 - E/K at 0, by theta functions (DLMF 22.16.30)."""
+    """Jacobi's function Z(u) = E(u) - u E/K and its slope 1 - E/K at 0, by theta functions (DLMF 22.16.30).
+
+    theta_4 = sum a_n cos 2nz or, where functions are hyperbolic, theta_2 = sum a_n cosh (2n + 1)z.
+    """
     near, q = level.flags[0] > 0, level.nome
     _, rest, sine, cosine, sinh, cosh, _ = _waves(level, u)
     c, s, sign = jnp.where(near, cosh, cosine), jnp.where(near, sinh, sine), jnp.where(near, 1.0, -1.0)
@@ -230,25 +235,18 @@ def zeta(level: Polhode, u: Scalar) -> tuple[Array, Array]:
     c2, s2, even = c * c + sign * s * s, 2.0 * s * c, [(one, zero)]
     for _ in range(3):  # cosines and sines of 0, 2z, 4z and 6z
         even.append((even[-1][0] * c2 + sign * even[-1][1] * s2, even[-1][1] * c2 + even[-1][0] * s2))
-    first, value, slope, curve = zero, one, zero, zero  # of theta_4, its value at 0, and its derivatives by z
-    for n in range(1, 4):
-        weight = 2.0 * (-1.0) ** n * q ** (n * n)
-        first, value = first + weight, value + weight * even[n][0]
-        slope, curve = slope - 2.0 * n * weight * even[n][1], curve - 4.0 * n * n * weight
-    flat = slope / value, curve / (1.0 + first)
-    first, value, slope, curve = zero, zero, zero, zero  # of theta_2 where functions are hyperbolic
-    for n in range(4):
-        weight = q ** (n * (n + 1))
-        first, value = first + weight, value + weight * (even[n][0] * c + even[n][1] * s)
-        slope, curve = (
-            slope + (2 * n + 1) * weight * (even[n][1] * c + even[n][0] * s),
-            curve + (2 * n + 1) ** 2 * weight,
-        )
-    by = jnp.where(near, 2.0 * level.wave / level.period, 0.0)
-    found = level.wave * jnp.where(near, slope / value, flat[0]) - by * rest
-    return found, level.wave**2 * jnp.where(near, curve / first, flat[1]) - by
+    n, flat = np.arange(4.0), [one, -2.0 * q, 2.0 * q**4, -2.0 * q**9]
+    a = jnp.where(near, jnp.stack([one, q**2, q**6, q**12]), jnp.stack(flat))
+    by = jnp.where(near, 2.0 * n + 1.0, -2.0 * n)
+    cosines, sines = (jnp.stack(each) for each in zip(*even, strict=True))
+    c, s, b = jnp.where(near, c, 1.0), jnp.where(near, s, 0.0), a * by
+    value, slope = c * (a @ cosines) + s * (a @ sines), c * (b @ sines) + s * (b @ cosines)
+    by_rest = jnp.where(near, 2.0 * level.wave / level.period, 0.0)
+    curve = sign * level.wave**2 * (b @ by) / jnp.sum(a)
+    return level.wave * (slope / value) - by_rest * rest, curve - by_rest
 
 
+@jax.jit  # traced once for all its uses
 def turned_frame(level: Polhode, t: Scalar) -> Matrix3:
     """The rows (the axis c across the momentum, its normal, m/|m|) at the time t, the first two turned by psi."""
     near, other, outer = level.flags > 0

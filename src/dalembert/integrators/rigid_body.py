@@ -33,6 +33,19 @@ SYMMETRIC = np.array([[0, 3, 4], [3, 1, 5], [4, 5, 2]])  # where these stand in 
 METHOD_ON_SO_N = EulerPoincareSuslov("moser-veselov")  # the discrete Euler-Poincare equation, l_d = -tr(W J)/h
 
 
+@jax.custom_jvp
+def _velocity(system: InvariantSystem, t: Scalar, g: Array, momentum: Array) -> Array:
+    """The velocity of a free body. Its derivative solves for one vector: that of an inverse would for three."""
+    return system.velocity(t, g, momentum)
+
+
+@_velocity.defjvp
+def _velocity_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
+    system, t, g, _ = primals
+    xi = _velocity(*primals)
+    return xi, _velocity(system, t, g, tangents[3] - tangents[0].inertia @ xi)
+
+
 class MoserVeselovCarry(NamedTuple):
     """Attitude (as a quaternion) and momentum in principal axes, and the constants of the map.
 
@@ -62,6 +75,7 @@ class ExactCarry(NamedTuple):
     level: Polhode
     inertia: Array
     axes: Array
+    variation: free.Variation = free.Variation()
 
 
 @register(words="The exact motion of a free rigid body, with steps of any size.", use_when="a rigid body turns freely")
@@ -101,7 +115,8 @@ class DiscreteMoserVeselov(Integrator):
         if isinstance(self.order, str):
             g = state.g @ axes
             level = on_level(*jax.lax.stop_gradient((jnp.diag(inertia), m, g, axes)))
-            return ExactCarry(state.t, g, m, jnp.zeros(()), level, inertia, axes), StepInfo.explicit()
+            variation = free.vary(level, inertia, m, g, axes)
+            return ExactCarry(state.t, g, m, jnp.zeros(()), level, inertia, axes, variation), StepInfo.explicit()
         step, exists = free.map_constants(inertia, m, h, self.order, self.variant)
         q, zero, status = free.quaternion(state.g @ axes), jnp.zeros(()), jnp.where(exists, OK, NOT_CONVERGED)
         return MoserVeselovCarry(state.t, q, m, zero, zero, step, axes), StepInfo.explicit(status=status)
@@ -121,12 +136,14 @@ class DiscreteMoserVeselov(Integrator):
         if not system.group.is_rotation_group(3):
             return METHOD_ON_SO_N.observe(system, carry, h)
         if isinstance(carry, ExactCarry):
-            momentum, g = free.exact_motion(carry.level, carry.inertia, carry.m, carry.g, carry.axes, carry.steps * h)
+            momentum, g = free.exact_motion(
+                carry.level, carry.variation, carry.inertia, carry.m, carry.g, carry.axes, carry.steps * h
+            )
         else:
             back = free.rotation_about(carry.m, carry.step.C, -carry.steps * carry.phase)
             q = carry.q if self.order != "exact" else free.quaternion_product(carry.q, back)
             momentum, g = carry.axes @ carry.m, free.rotation_matrix(q) @ carry.axes.T
-        xi = system.velocity(carry.t, g, momentum)
+        xi = _velocity(system, carry.t, g, momentum)
         return State(carry.t, g, xi, momentum, xi)
 
     checks_numbers_of = "system"
@@ -188,7 +205,7 @@ class ImplicitMidpoint(Integrator):
 
     def observe(self, system: InvariantSystem, carry: MidpointCarry, h: Scalar) -> State:
         m = carry.prediction.x
-        xi = system.velocity(carry.t, carry.g, m)
+        xi = _velocity(system, carry.t, carry.g, m)
         return State(carry.t, carry.g, xi, m, xi)
 
 
@@ -209,15 +226,16 @@ class _Splitting(Integrator):
     """What the splittings share: a body seen in its principal axes, and symmetry."""
 
     carry_is_step_free = self_adjoint = True
+    frame = staticmethod(free.principal_frame)
 
     def start(self, system: InvariantSystem, state: State, h: Scalar, u: Controls = None) -> Result[SplittingCarry]:
-        axes = free.principal_frame(system.inertia)
+        axes = self.frame(system.inertia)
         m, q = axes.T @ state.momentum, free.quaternion(state.g @ axes)
         return SplittingCarry(state.t, q, m, axes), StepInfo.explicit()
 
     def observe(self, system: InvariantSystem, carry: SplittingCarry, h: Scalar) -> State:
         momentum = carry.axes @ carry.m
-        xi = system.velocity(carry.t, carry.g, momentum)
+        xi = _velocity(system, carry.t, carry.g, momentum)
         return State(carry.t, system.group.normalise(carry.g), xi, momentum, xi)
 
 
@@ -234,6 +252,7 @@ class LiePoissonSplitting(_Splitting):
     """
 
     name = "lie-poisson-splitting"
+    frame = staticmethod(free.turning_frame)  # other axes are another scheme
     needs = (properties.require_on_so3,)
 
     def claims(self, system: InvariantSystem) -> Claims:
@@ -291,7 +310,8 @@ class KineticSplitting(_Splitting):
         def stage(now: SplittingCarry, share: Scalar) -> tuple[SplittingCarry, None]:
             now = kick(now, 0.5 * share * h)
             level = on_level(*jax.lax.stop_gradient((jnp.diag(inertia), now.m)), one, one)
-            m, turn = free.exact_motion(level, inertia, now.m, one, one, share * h)
+            variation = free.vary(level, inertia, now.m, one, one)
+            m, turn = free.exact_motion(level, variation, inertia, now.m, one, one, share * h)
             q = free.unit_multiple(free.quaternion_product(now.q, free.quaternion(turn)))
             return kick(now._replace(t=now.t + share * h, q=q, m=m), 0.5 * share * h), None
 
@@ -371,7 +391,7 @@ class Rattle(Integrator):
         return new, StepInfo.from_root(carry.prediction, root, jnp.zeros(0))
 
     def observe(self, system: InvariantSystem, carry: RattleCarry, h: Scalar) -> State:
-        xi = system.velocity(carry.t, carry.g, carry.m)
+        xi = _velocity(system, carry.t, carry.g, carry.m)
         return State(carry.t, carry.g, xi, carry.m, xi)
 
     checks_numbers_of = "system"

@@ -47,10 +47,12 @@ from .lowering import (
     curvature,
     lower,
     map_rows,
+    note_loop,
     note_solution,
     note_value,
     simplify,
     take_solution,
+    with_slope,
 )
 from .plans import (
     ROUND,
@@ -88,24 +90,25 @@ from .plans import (
     words_of,
 )
 from .problem import Problem, Words, make_problem
-from .recognition import Template, recognise
+from .recognition import Held, Template, hold, is_own, recognise, take_numbers
 from .rules import map_elements, pack_values, scalar_type
 from .taylor import PARTIALS, in_series, solution_series
 from .transformations import known_number, mark_slopes, mark_values
 
 # fmt: off
 __all__ = [
-    "BOOL", "CHUNK_SECONDS", "F64", "I64", "PARTIALS", "ROUND", "Backend", "Block", "Builder", "Chain", "CompiledStep",
-    "Jump", "LaneRun", "Loop", "Lowering", "LoweringError", "NoteReader", "Of", "PlacedLoop", "Problem", "Progress",
-    "RecordsTooLarge", "Repeated", "Routine", "RunResult", "Shelf", "SlopeChain", "Spread", "StaleEntry", "Template",
-    "Value", "Watch", "Words",
-    "as_jax", "as_routine", "available_memory", "best_width", "bind_whole", "columns", "compile", "compile_function",
-    "concrete_leaves", "count_operations", "count_processors", "curvature", "eliminate", "evaluate", "evaluate_rows",
-    "find_chain", "find_host_lanes", "find_lane_chain", "find_plan", "find_slope_chain", "has_gpu", "holds",
-    "in_haste", "in_place", "in_series", "inner_blocks", "is_real", "keep", "keep_carry", "kind_of_trees",
-    "known_number", "lower", "make_problem", "make_up", "map_elements", "map_rows", "mark_slopes", "mark_values",
-    "note_solution", "note_value", "on_gpu", "one_at_a_time", "pack_values", "part_of", "plan_of", "recognise",
-    "remember", "run", "run_again", "run_problem", "run_rows", "run_with_slopes", "scalar_type", "shapes_of",
-    "simplify", "solution_series", "stream_problem", "take_solution", "to_host", "words_of",
+    "BOOL", "CHUNK_SECONDS", "F64", "I64", "PARTIALS", "ROUND", "Backend", "Block", "Builder", "Chain",
+    "CompiledStep", "Held", "Jump", "LaneRun", "Loop", "Lowering", "LoweringError", "NoteReader", "Of",
+    "PlacedLoop", "Problem", "Progress", "RecordsTooLarge", "Repeated", "Routine", "RunResult", "Shelf",
+    "SlopeChain", "Spread", "StaleEntry", "Template", "Value", "Watch", "Words",
+    "as_jax", "as_routine", "available_memory", "best_width", "bind_whole", "columns", "compile",
+    "compile_function", "concrete_leaves", "count_operations", "count_processors", "curvature", "eliminate",
+    "evaluate", "evaluate_rows", "find_chain", "find_host_lanes", "find_lane_chain", "find_plan",
+    "find_slope_chain", "has_gpu", "hold", "holds", "in_haste", "in_place", "in_series", "inner_blocks", "is_own",
+    "is_real", "keep", "keep_carry", "kind_of_trees", "known_number", "lower", "make_problem", "make_up",
+    "map_elements", "map_rows", "mark_slopes", "mark_values", "note_loop", "note_solution", "note_value", "on_gpu",
+    "one_at_a_time", "pack_values", "part_of", "plan_of", "recognise", "remember", "run", "run_again",
+    "run_problem", "run_rows", "run_with_slopes", "scalar_type", "shapes_of", "simplify", "solution_series",
+    "stream_problem", "take_numbers", "take_solution", "to_host", "with_slope", "words_of",
 ]
 # fmt: on

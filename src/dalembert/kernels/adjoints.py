@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend import core
 from jax.interpreters import partial_eval
 
 from . import llvm
@@ -214,9 +215,126 @@ def prune(function: Callable[..., Any], given: Sequence[Any]) -> Callable[..., A
     structure = jax.tree.structure(shapes)
 
     def pruned(*values: Any) -> Any:
-        return jax.tree.unflatten(structure, jax.core.eval_jaxpr(jaxpr, closed.consts, *jax.tree.leaves(values)))
+        return jax.tree.unflatten(structure, evaluate_reversibly(jaxpr, closed.consts, *jax.tree.leaves(values)))
 
     return pruned
+
+
+# A loop that ends by a condition, transposed. Its turns are taken backwards, each from the carry before it. The carries
+# lie in `PLACES` places, the first of which has that of the beginning. A carry that lies in none is found again from
+# the last one that does, and on this way half of the free places are filled, at equal distances: all of a loop of few
+# turns is taken twice, and one of n turns about log n times (Griewank 1992).
+
+PLACES = 8
+"""Carries of a loop that are kept at once."""
+
+
+def find_loops(jaxpr: Any) -> bool:
+    """Whether a function contains, perhaps in functions that it calls, loops that end by a condition."""
+    return any(
+        equation.primitive.name == "while" or (inner := _called(equation)) is not None and find_loops(inner.jaxpr)
+        for equation in jaxpr.eqns
+    )
+
+
+def _called(equation: Any) -> core.ClosedJaxpr | None:
+    return equation.params["jaxpr"] if equation.primitive.name in ("jit", "pjit") else None
+
+
+def evaluate_reversibly(jaxpr: Any, consts: Leaves, *args: Any) -> list[Any]:
+    """The values of a function whose loops have a transpose."""
+    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+    read = lambda atom: atom.val if isinstance(atom, core.Literal) else known[atom]
+    for equation in jaxpr.eqns:
+        given, inner = [read(atom) for atom in equation.invars], _called(equation)
+        if equation.primitive.name == "while":
+            found = reversible_loop(given, **equation.params)
+        elif inner is not None and find_loops(inner.jaxpr):
+            found = evaluate_reversibly(inner.jaxpr, inner.consts, *given)
+        else:
+            found = equation.primitive.bind(*given, **equation.primitive.get_bind_params(equation.params))
+            found = found if equation.primitive.multiple_results else [found]
+        known.update(zip(equation.outvars, found, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def reversible_loop(
+    given: Leaves, cond_nconsts: int, body_nconsts: int, cond_jaxpr: Any, body_jaxpr: Any, **_: Any
+) -> list[Any]:
+    """A loop that ends by a condition, with a transpose: derivatives are those of the turns that it takes."""
+    tests, (held, begin) = given[:cond_nconsts], (given[cond_nconsts:][:body_nconsts], given[cond_nconsts + body_nconsts :])
+
+    def turn(held: Leaves, carry: Leaves) -> list[Any]:
+        return evaluate_reversibly(body_jaxpr.jaxpr, body_jaxpr.consts, *held, *carry)
+
+    def run(tests: Leaves, held: Leaves, begin: Leaves) -> tuple[Any, list[Any]]:
+        """How many turns it takes, and what they leave."""
+        goes_on = lambda state: core.jaxpr_as_fun(cond_jaxpr)(*tests, *state[1])[0]
+        plain = lambda state: (state[0] + 1.0, core.jaxpr_as_fun(body_jaxpr)(*held, *state[1]))
+        end: tuple[Any, list[Any]] = lax.while_loop(goes_on, plain, (jnp.zeros(()), list(begin)))
+        return end
+
+    @jax.custom_vjp
+    def loop(tests: Leaves, held: Leaves, begin: Leaves) -> list[Any]:
+        return run(tests, held, begin)[1]
+
+    def forwards(tests: Leaves, held: Leaves, begin: Leaves) -> tuple[list[Any], Any]:
+        count, end = run(tests, held, begin)
+        return end, (count, held, begin)
+
+    def backwards(kept: Any, cotangents: Leaves) -> Any:
+        count, held, begin = kept
+        marks = real_marks(held), real_marks(begin)
+
+        def take_back(state: Any) -> Any:
+            last, filled, places, after, sums = state
+            last = last - 1.0
+            at, carry = choose_last(filled, places)
+            free = PLACES - filled
+            fits = last - at <= free + 1.0
+            stride = jnp.where(fits, 1.0, jnp.ceil((last - at) / (1.0 + jnp.ceil(0.5 * free))))
+
+            def step(state: Any) -> Any:
+                at, filled, places, carry, mark = state
+                carry, at = turn(held, carry), at + 1.0
+                marked = (at == mark) & (at < last) & (filled < PLACES)
+                here = [marked & (filled == k) for k in range(PLACES)]
+                choose = lambda yes: partial(jnp.where, yes)
+                places = [jax.tree.map(choose(yes), (at, carry), old) for yes, old in zip(here, places, strict=True)]
+                return at, jnp.where(marked, filled + 1.0, filled), places, carry, jnp.where(marked, at + stride, mark)
+
+            found = lax.while_loop(lambda state: state[0] < last, step, (at, filled, places, carry, at + stride))
+            _, filled, places, carry, _ = found
+
+            def slopes(shared: Leaves, own: Leaves) -> list[Any]:
+                return real_leaves(turn(replace_leaves(held, marks[0], shared), replace_leaves(carry, marks[1], own)))
+
+            moving = pick(held, marks[0]), pick(carry, marks[1])
+            shared, before = jax.vjp(slopes, *moving)[1](after)
+            done = choose_last(filled, places)[0] == last
+            sums = [a + b for a, b in zip(sums, shared, strict=True)]
+            return last, jnp.where(done, filled - 1.0, filled), places, before, sums
+
+        def choose_last(filled: Any, places: Any) -> Any:
+            found = places[0]
+            for k in range(1, PLACES):
+                found = jax.tree.map(partial(jnp.where, filled == k + 1.0), places[k], found)
+            return found
+
+        first = jnp.zeros(()), list(begin)
+        sums = [jnp.zeros_like(leaf) for leaf in pick(held, marks[0])]
+        start = count, jnp.ones(()), [first] * PLACES, pick(cotangents, marks[1]), sums
+        *_, before, sums = lax.while_loop(lambda state: state[0] > 0.0, take_back, start)
+        return [None] * cond_nconsts, *(spread(*each) for each in zip(marks, (sums, before), strict=True))
+
+    loop.defvjp(forwards, backwards)
+    return loop(tests, held, begin)
+
+
+def spread(marks: Marks, values: Leaves) -> list[Any]:
+    """The values at the marked places, and None at the others."""
+    new = iter(values)
+    return [next(new) if mark else None for mark in marks]
 
 
 def kept_leaves(consts: Any, carry: Any) -> Any:

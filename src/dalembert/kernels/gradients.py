@@ -13,7 +13,7 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache, partial
 from typing import Any, NamedTuple, cast
 
@@ -33,7 +33,18 @@ from .llvm import NativeSession, Place, call_line, script_player
 from .lowering import shape_struct
 from .plans import Watch, evaluate, keep_carry, plan_of
 from .problem import Advance, Observe, Words, lane_axes
-from .transformations import adjoint_of, as_array, fill_zeros, known_leaves, mark_values, place_arrays
+from .transformations import (
+    SlopeAdvance,
+    SlopeObserve,
+    adjoint_of,
+    as_array,
+    fill_zeros,
+    is_transformed,
+    known_leaves,
+    mark_p,
+    mark_values,
+    place_arrays,
+)
 
 MAX_KEPT_RUNS = 2
 """Runs that wait for their transpose."""
@@ -99,6 +110,36 @@ def outline_of(whole: WholeRun, shapes: tuple[Any, ...]) -> Outline:
     status = whole.watch.status(jax.tree.unflatten(structures[0], range(len(carry))))
     marks = whole.watch.marks(jax.tree.unflatten(structures[1], range(len(records))))
     return Outline(carry, records, *structures, status, len(carry) + marks)
+
+
+@lru_cache(maxsize=256)
+def pushed_run(whole: WholeRun, shapes: tuple[Any, ...], moving: Marks) -> WholeRun:
+    """The run with slopes beside its numbers, along one direction in the leaves that move.
+
+    Its constants, start, controls, carry and records are pairs (numbers, slopes of those that move).
+    """
+    outline, parts = whole.outline([shape_struct(*shape) for shape in shapes]), tuple(map(tuple, whole.split(moving)))
+    trees = (*whole.begin.structures[:2], whole.spec.structures[2], outline.loop)
+    marks = (*parts, tuple(map(is_real, outline.carry)))
+    consts, start, controls, loop = map(_with_slopes, trees, marks)
+    axes = [(False,) * each.num_leaves for each in (consts, start, controls, loop)]
+    begin = replace(
+        whole.begin, observe=SlopeObserve(whole.begin.observe, parts[0], carry=parts[1]),
+        structures=(consts, start, whole.begin.structures[2]), axes=(axes[0], axes[1], ()),
+    )  # fmt: skip
+    spec = replace(
+        whole.spec, advance=SlopeAdvance(whole.spec.advance, parts[0], parts[2]),
+        observe=SlopeObserve(whole.spec.observe, parts[0]), structures=(consts, loop, controls),
+        axes=(axes[0], axes[3], axes[2]),
+    )  # fmt: skip
+    watch = whole.watch
+    above = watch._replace(status=lambda pair: watch.status(pair[0]), marks=lambda pair: watch.marks(pair[0]))
+    return WholeRun(begin, spec, above)
+
+
+def _with_slopes(tree: Any, moving: Marks) -> Any:
+    """The structure of (a tree, the slopes of some of its leaves)."""
+    return jax.tree.structure((jax.tree.unflatten(tree, range(len(moving))), [0] * sum(moving)))
 
 
 # Scripts: all native calls of a run, and the moves of words between them, as one call that XLA makes without Python.
@@ -410,20 +451,20 @@ def _reverse_rows(place: Place, words: int, rows: int) -> tuple[Place, int]:
 
 
 @lru_cache(maxsize=256)
-def _is_short(whole: WholeRun, shapes: tuple[Any, ...]) -> bool:
+def _count_operations(whole: WholeRun, shapes: tuple[Any, ...]) -> int:
     consts, _, controls = whole.split([shape_struct(*shape) for shape in shapes])
     carry = whole.outline([shape_struct(*shape) for shape in shapes]).carry
     operations = whole.spec.problem([*consts, *carry, *controls]).lower().operations
-    return whole.spec.steps * max(1, operations) <= MAX_SCRIPT_OPERATIONS
+    return whole.spec.steps * max(1, operations)
 
 
-def _fits_script(whole: WholeRun, leaves: Leaves) -> bool:
+def _fits_script(whole: WholeRun, leaves: Leaves, most: int = MAX_SCRIPT_OPERATIONS) -> bool:
     """Whether a run is one trajectory on this processor, and short, and XLA can call native code."""
     if whole.spec.lanes is not None or not runs_natively(None, whole.spec.backend):
         return False
     if jax.default_backend() != "cpu" or not script_player()[1]:
         return False
-    return _is_short(whole, tuple([(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in leaves]))
+    return _count_operations(whole, tuple([(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in leaves])) <= most
 
 
 @lru_cache(maxsize=64)
@@ -446,7 +487,49 @@ def find_scripts(whole: WholeRun, leaves: Leaves, keeps: Marks | None) -> Script
     return _build_scripts(whole, tuple([(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in leaves]), keeps)
 
 
+class Push(NamedTuple):
+    """The run with slopes beside its numbers, and where its arguments and results are."""
+
+    whole: WholeRun
+    scripts: Scripts
+    given: tuple[int, ...]  # the numbers of its leaves among those of the run and the slopes of what moves
+    status: int
+    slopes: tuple[int, ...]  # the numbers of its results that are slopes
+
+    def leaves(self, primals: Leaves, slopes: Leaves) -> list[Any]:
+        """Its leaves."""
+        given = [*primals, *slopes]
+        return [given[k] for k in self.given]
+
+
+@lru_cache(maxsize=64)
+def _build_push(whole: WholeRun, shapes: tuple[Any, ...], moving: Marks) -> Push | None:
+    try:
+        pushed, leaves = pushed_run(whole, shapes, moving), [shape_struct(*shape) for shape in shapes]
+        slopes, rest = pick(leaves, moving), iter(range(len(leaves), len(leaves) + sum(moving)))
+        given: list[int] = []
+        for part, marks in zip(whole.split(range(len(leaves))), whole.split(moving), strict=True):
+            given += [*part, *(next(rest) for mark in marks if mark)]
+        every = [*leaves, *slopes]
+        scripts = find_scripts(pushed, [every[k] for k in given], None)
+        if scripts is None:
+            return None
+        found, own = scripts.outline, whole.outline(leaves)
+        ends = len(own.carry), len(found.carry), len(found.carry) + len(own.records), len(found.shapes)
+        return Push(pushed, scripts, tuple(given), found.status, (*range(*ends[:2]), *range(*ends[2:])))
+    except LoweringError:
+        return None
+
+
+def find_push(whole: WholeRun, leaves: Leaves, moving: Marks) -> Push | None:
+    """The script of a run with slopes; None where there is none."""
+    if not _fits_script(whole, leaves):
+        return None
+    return _build_push(whole, tuple([(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in leaves]), moving)
+
+
 GRADIENTS = ("LinearizeTracer", "GradTracer")
+TRANSFORMED = (*GRADIENTS, "JVPTracer", "BatchTracer")
 whole_p: Any = type(lax.add_p)("run_whole")
 slope_p: Any = type(lax.add_p)("run_whole_slopes")
 pull_p: Any = type(lax.add_p)("run_whole_transposed")
@@ -464,7 +547,8 @@ def bind_whole(
     """
     flat = [jax.tree.flatten(tree) for tree in trees]
     leaves = [as_array(leaf) for part, _ in flat for leaf in part]
-    if backend == "xla" or not all(map(_is_linearised, leaves)):
+    inside = any(map(_is_program, leaves))
+    if backend == "xla" or not all(_is_linearised(leaf) or (inside and is_transformed(leaf)) for leaf in leaves):
         return None
     consts, start, controls = (cast(Any, structure) for _, structure in flat)
     marks = [tuple(lane_axes(tree, prefix)) for tree, prefix in zip(trees, axes, strict=True)]
@@ -486,7 +570,7 @@ def bind_whole(
         outline = whole.outline(list(map(shape_of, leaves)))
     except LoweringError:
         return None
-    short, inside = _fits_script(whole, leaves), any(map(_is_program, leaves))
+    short = _fits_script(whole, leaves)
     if not short and (inside or spec.steps == 1):  # one step keeps nothing on the way
         return None
     bind = _as_program(whole) if short and not inside else partial(whole_p.bind, whole=whole, keeps=None)
@@ -506,9 +590,13 @@ def shape_of(leaf: Any) -> Any:
 
 
 def _is_program(leaf: Any) -> bool:
-    """Whether a number is a part of a program that JAX writes, or the gradient of one is taken there."""
-    primal = leaf.primal if type(leaf).__name__ in GRADIENTS else leaf
-    return type(primal).__name__ == "DynamicJaxprTracer"
+    """Whether a number is a part of a program that JAX writes, be it mapped or differentiated there."""
+    while isinstance(leaf, jax.core.Tracer):
+        kind = type(leaf).__name__
+        if kind not in TRANSFORMED:
+            return kind == "DynamicJaxprTracer"
+        leaf = leaf.val if kind == "BatchTracer" else leaf.primal
+    return False
 
 
 def _is_linearised(leaf: Any) -> bool:
@@ -673,9 +761,12 @@ def _real_shapes(*avals: Any, whole: WholeRun, keeps: Marks) -> list[Any]:
 def _jvp(primals: Leaves, tangents: Leaves, *, whole: WholeRun, keeps: Any) -> tuple[list[Any], list[Any]]:
     given = tuple(not isinstance(each, ad.Zero) and is_real(leaf) for leaf, each in zip(primals, tangents, strict=True))
     later = any(type(tangent).__name__ == "JaxprTracer" for tangent in tangents)
-    if keeps is not None or not later or not _has_adjoints(primals, whole, given):
+    if keeps is None and later and _has_adjoints(primals, whole, given):
+        *found, kept = whole_p.bind(*primals, whole=whole, keeps=given)
+    elif any(map(_is_program, (*primals, *tangents))) and find_push(whole, primals, given):
+        found, kept = whole_p.bind(*primals, whole=whole, keeps=keeps), np.empty(0, np.int64)
+    else:
         return _jvp_in_parts(primals, tangents, whole, keeps)
-    *found, kept = whole_p.bind(*primals, whole=whole, keeps=given)
     slopes = iter(slope_p.bind(*primals, kept, *pick(tangents, given), whole=whole, keeps=given))
     zeros = (ad.Zero(jax.typeof(leaf).to_tangent_aval()) for leaf in found)
     return found, [next(slopes) if is_real(leaf) else zero for leaf, zero in zip(found, zeros, strict=True)]
@@ -728,6 +819,8 @@ def _transpose(cotangents: Leaves, *leaves: Any, whole: WholeRun, keeps: Marks) 
     primals, kept = leaves[: len(keeps)], leaves[len(keeps)]
     some = tuple(not isinstance(each, ad.Zero) for each in cotangents)
     given = pick(cotangents, some)
+    if not kept.size and any(map(_is_program, (*primals, *given))) and find_scripts(whole, primals, keeps):
+        kept = whole_p.bind(*primals, whole=whole, keeps=keeps)[-1]
     if kept.size:
         found = pull_p.bind(*primals, kept, *given, whole=whole, keeps=keeps, some=some)
     elif not any(isinstance(leaf, jax.core.Tracer) for leaf in (*primals, *given)):
@@ -778,8 +871,40 @@ def _in_parts(*leaves: Any, whole: WholeRun, keeps: Any) -> list[Any]:
     return found
 
 
-def _batch(function: Callable[..., list[Any]], leaves: Leaves, dims: Sequence[Any], **params: Any) -> Any:
-    found = jax.vmap(lambda *given: function(*given, **params), dims)(*leaves)
+def _push_of_program(*leaves: Any, whole: WholeRun, keeps: Marks) -> list[Any]:
+    primals, along = leaves[: len(keeps)], leaves[len(keeps) + 1 :]
+    push = find_push(whole, primals, keeps)
+    if push is None:
+        return _slopes_in_parts(*leaves, whole=whole, keeps=keeps)
+    found = push.scripts.run.bind(push.leaves(primals, along))
+    marked: list[Any] = mark_p.bind(
+        found[push.status] == whole.watch.good, *(found[k] for k in push.slopes), back=False
+    )
+    return marked
+
+
+MAX_MAPPED_OPERATIONS = 2_000_000
+"""Scalar operations up to which mapped runs go one after the other, as scripts: some 1 ms. To call Python takes as
+long; it runs them side by side, as lanes."""
+
+
+def _batch(primitive: Any, function: Callable[..., list[Any]], leaves: Leaves, dims: Sequence[Any], **params: Any) -> Any:
+    """Some short runs in a program that JAX writes go one after the other, as each would alone; others are lanes."""
+    size = next(leaf.shape[dim] for leaf, dim in zip(leaves, dims, strict=True) if dim is not None)
+    shapes = [shape_struct(np.delete(leaf.shape, [] if dim is None else dim), leaf.dtype) for leaf, dim in zip(leaves, dims, strict=True)]
+    whole = params["whole"]
+    count = sum(each.num_leaves for each in (*whole.begin.structures[:2], whole.spec.structures[2]))
+    if any(map(_is_program, leaves)) and _fits_script(whole, shapes[:count], MAX_MAPPED_OPERATIONS // size):
+        rows = [jnp.moveaxis(leaf, dim, 0) for leaf, dim in zip(leaves, dims, strict=True) if dim is not None]
+
+        def run(row: Any) -> Any:
+            rest = iter(row)
+            given = [leaf if dim is None else next(rest) for leaf, dim in zip(leaves, dims, strict=True)]
+            return primitive.bind(*given, **params)
+
+        found = lax.map(run, rows)
+    else:
+        found = jax.vmap(lambda *given: function(*given, **params), dims)(*leaves)
     return found, [0] * len(found)
 
 
@@ -790,8 +915,8 @@ pull_p.def_impl(_play_pull)
 pull_p.def_abstract_eval(_pull_shapes)
 for primitive, function in ((whole_p, _in_parts), (slope_p, _slopes_in_parts), (pull_p, _pull_in_parts)):
     mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=True))
-    batching.primitive_batchers[primitive] = partial(_batch, function)
-for primitive, function in ((whole_p, _run_of_program), (pull_p, _pull_of_program)):
+    batching.primitive_batchers[primitive] = partial(_batch, primitive, function)
+for primitive, function in ((whole_p, _run_of_program), (slope_p, _push_of_program), (pull_p, _pull_of_program)):
     mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=True), platform="cpu")
 ad.primitive_jvps[whole_p] = _jvp
 ad.primitive_transposes[slope_p] = _transpose
@@ -805,5 +930,111 @@ def _jvp_of_parts(function: Callable[..., list[Any]], primals: Leaves, tangents:
     )
 
 
+# Second derivatives: what a transpose becomes along slopes of the leaves and of the cotangents, and is linear in. It is
+# the transpose of the run with slopes: <w, DR(x) v> has the derivative (D^2R(x) v)^T w in x.
+
+
+class Turn(NamedTuple):
+    """Which of the leaves and of the given cotangents have slopes."""
+
+    leaves: Marks
+    cotangents: Marks
+
+
+def _jvp_of_pull(primals: Leaves, tangents: Leaves, *, whole: WholeRun, keeps: Marks, some: Marks) -> Any:
+    count = len(keeps)
+    moving = tuple(not isinstance(each, ad.Zero) and is_real(x) for x, each in zip(primals, tangents, strict=True))
+    turn, params = Turn(moving[:count], moving[count + 1 :]), {"whole": whole, "keeps": keeps, "some": some}
+    inside = any(turn.leaves) and any(map(_is_program, (*primals, *tangents)))
+    if not (inside and find_turned(primals[:count], turn=turn, **params)):
+        return _jvp_of_parts(_pull_in_parts, primals, tangents, **params)
+    given = primals[:count] + primals[count + 1 :]
+    return pull_p.bind(*primals, **params), turn_p.bind(*given, *pick(tangents, moving), turn=turn, **params)
+
+
+class Turned(NamedTuple):
+    """The transpose of the run with slopes, and of which of its real results it gets cotangents."""
+
+    push: Push
+    keeps: Marks
+    some: Marks
+    order: tuple[int, ...]  # the numbers of its cotangents among those given and their slopes
+
+
+def find_turned(
+    leaves: Leaves, *, whole: WholeRun, keeps: Marks, some: Marks, turn: Turn
+) -> Turned | None:
+    """How a script gives such slopes; None where none does."""
+    push = find_push(whole, leaves, turn.leaves)
+    if push is None:
+        return None
+    count, given = sum(map(is_real, whole.outline(leaves).carry)), iter(turn.cotangents)
+    moves = [mark and next(given) for mark in some]
+    marks = (*moves[:count], *some[:count], *moves[count:], *some[count:])
+    own, slopes = iter(range(sum(some))), iter(range(sum(some), sum(some) + sum(moves)))
+    of_own, of_slopes = ([next(each) if mark else -1 for mark in part] for each, part in ((own, some), (slopes, moves)))
+    places = (*of_slopes[:count], *of_own[:count], *of_slopes[count:], *of_own[count:])
+    real = push.leaves([True] * len(leaves), [False] * sum(turn.leaves))
+    kept = push.leaves(keeps, [False] * sum(turn.leaves))
+    above = push.leaves(list(map(shape_of, leaves)), list(map(shape_of, pick(leaves, turn.leaves))))
+    assert len(real) == len(kept)
+    scripts = find_scripts(push.whole, above, tuple(kept))
+    if scripts is None or not any(marks):
+        return None
+    try:
+        scripts.pull(marks)
+    except LoweringError:
+        return None
+    return Turned(push, tuple(kept), marks, tuple(k for k in places if k >= 0))
+
+
+def _split_turn(leaves: Leaves, keeps: Marks, some: Marks, turn: Turn) -> tuple[Leaves, Leaves, Leaves, Leaves]:
+    """The leaves, the cotangents, and the slopes of both."""
+    ends = np.cumsum([len(keeps), sum(some), sum(turn.leaves), sum(turn.cotangents)]).tolist()
+    return leaves[: ends[0]], leaves[ends[0] : ends[1]], leaves[ends[1] : ends[2]], leaves[ends[2] :]
+
+
+def _turn_of_program(*leaves: Any, whole: WholeRun, keeps: Marks, some: Marks, turn: Turn) -> list[Any]:
+    primals, given, along, moves = _split_turn(leaves, keeps, some, turn)
+    found = find_turned(primals, whole=whole, keeps=keeps, some=some, turn=turn)
+    if found is None:
+        return _turn_in_parts(*leaves, whole=whole, keeps=keeps, some=some, turn=turn)
+    above, cotangents = found.push.leaves(primals, along), [*given, *moves]
+    kept = whole_p.bind(*above, whole=found.push.whole, keeps=found.keeps)[-1]
+    ordered = [cotangents[k] for k in found.order]
+    made: list[Any] = pull_p.bind(*above, kept, *ordered, whole=found.push.whole, keeps=found.keeps, some=found.some)
+    return made
+
+
+def _turn_in_parts(*leaves: Any, whole: WholeRun, keeps: Marks, some: Marks, turn: Turn) -> list[Any]:
+    primals, given, along, moves = _split_turn(leaves, keeps, some, turn)
+    marks, nothing = (*turn.leaves, *turn.cotangents), np.empty(0, np.int64)
+
+    def pull(*values: Any) -> list[Any]:
+        new = replace_leaves([*primals, *given], marks, values)
+        return _pull_in_parts(*new[: len(keeps)], nothing, *new[len(keeps) :], whole=whole, keeps=keeps, some=some)
+
+    found: list[Any] = jax.jvp(pull, pick([*primals, *given], marks), [*along, *moves])[1]
+    return found
+
+
+def _transpose_turn(cotangents: Leaves, *leaves: Any, whole: WholeRun, keeps: Marks, some: Marks, turn: Turn) -> Any:
+    known = len(keeps) + sum(some)
+    params: Any = {"whole": whole, "keeps": keeps, "some": some, "turn": turn}
+    shapes = [each.aval if ad.is_undefined_primal(each) else shape_of(each) for each in leaves[known:]]
+    linear = jax.linear_transpose(lambda *slopes: _turn_in_parts(*leaves[:known], *slopes, **params), *shapes)
+    given = [ad.instantiate_zeros(each) for each in cotangents]
+    return [None] * known + list(linear(given))
+
+
+turn_p: Any = type(lax.add_p)("run_whole_turned")
+turn_p.multiple_results = True
+turn_p.def_impl(_turn_in_parts)
+turn_p.def_abstract_eval(lambda *avals, turn, **params: _pull_shapes(*avals, **params))
+mlir.register_lowering(turn_p, mlir.lower_fun(_turn_in_parts, multiple_results=True))
+mlir.register_lowering(turn_p, mlir.lower_fun(_turn_of_program, multiple_results=True), platform="cpu")
+batching.primitive_batchers[turn_p] = partial(_batch, turn_p, _turn_in_parts)
+ad.primitive_jvps[turn_p] = partial(_jvp_of_parts, _turn_in_parts)
+ad.primitive_transposes[turn_p] = _transpose_turn
 ad.primitive_jvps[slope_p] = partial(_jvp_of_parts, _slopes_in_parts)
-ad.primitive_jvps[pull_p] = partial(_jvp_of_parts, _pull_in_parts)
+ad.primitive_jvps[pull_p] = _jvp_of_pull

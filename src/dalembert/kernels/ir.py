@@ -781,6 +781,11 @@ class Builder:
         self.block.statements.append(Loop(list(initial), params, testing, condition, working, next_values, results))
         return results
 
+    def discard(self, statement: Statement) -> None:
+        """Forget the length of a loop that is taken away again."""
+        inside = (block for top in inner_blocks(statement) for block in blocks(top))
+        self.size -= sum(isinstance(each, Value) for block in inside for each in block.statements)
+
     def branch(
         self, condition: Value, then: Callable[[], list[Value]], other: Callable[[], list[Value]]
     ) -> list[Value]:

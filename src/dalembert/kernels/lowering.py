@@ -30,6 +30,7 @@ from . import elementary, rules
 from .cache import LoweredProgram
 from .ir import (
     BOOL,
+    COMMUTATIVE,
     F64,
     I64,
     MAX_OPERATIONS,
@@ -43,6 +44,7 @@ from .ir import (
     LoweringError,
     OperationsExceeded,
     Program,
+    Repeat,
     Statement,
     Store,
     Structure,
@@ -408,12 +410,13 @@ def _loop(
 
         def step(params: list[Value]) -> list[Value]:
             stepped = flatten_arrays(body(rebuild(params)))
-            unchanged.extend(i for i, param in zip(varying, params, strict=True) if stepped[i] is param)
+            unchanged.extend(i for i, param in zip(varying, params, strict=True) if stepped[i] in (param, initial[i]))
             return [stepped[i] for i in varying]
 
         results = builder.loop([initial[i] for i in varying], lambda p: test(rebuild(p)), step)
         if not unchanged:
             return rebuild(results)
+        builder.discard(builder.block.statements.pop())
         varying = [i for i in varying if i not in unchanged]
 
 
@@ -1373,6 +1376,152 @@ def _lower(
     return lowering, program
 
 
+def join_programs(
+    parts: Sequence[LoweredProgram], reads: Sequence[int | None], order: Sequence[int], record: Any
+) -> LoweredProgram:
+    """A program that records what some programs do, in this order; what they have in common it computes once.
+
+    Part k observes the carry or, if `reads[k]` is a number, what that part recorded; all parts have the same constants,
+    and those that observe the carry have the same. All operations are theirs as they were optimised, so each number has
+    the bits that it has in a program of its own: in one that is lowered as a whole, a product that another part needs
+    too would not be fused.
+    """
+    first = parts[0].program
+    count = len(first.constants) - sum(array.size for array in parts[0].captured)
+    setup = Block()
+    stepping, observing = Block(setup, outer=setup), Block(setup, outer=setup)
+    constants = [Value(each.op, each.type, (), each.data, setup) for each in first.constants[:count]]
+    state, observed = (
+        [Value(each.op, each.type, (), each.data, block) for each in values]
+        for values, block in ((first.state, stepping), (first.observed, observing))
+    )
+    captured: list[tuple[Any, list[Value]]] = []
+    join, records, functions = _Joining(setup), list[list[Value]](), list[Function]()
+    for part, read in zip(parts, reads, strict=True):
+        program = part.program
+        given, rest = observed if read is None else records[read], iter(program.constants[count:])
+        if [value.type for value in given] != [value.type for value in program.observed]:
+            raise LoweringError("a program observes other numbers than are recorded")
+        join.new = dict(zip(program.constants[:count], constants, strict=True))
+        join.new.update(zip(program.observed, given, strict=True))
+        for array in part.captured:
+            own = [next(rest) for _ in range(array.size)]
+            same = (inputs for known, inputs in captured if known is array or _is_equal(known, array))
+            if (found := next(same, None)) is None:
+                found = [Value(each.op, each.type, (), each.data, setup) for each in own]
+                captured.append((array, found))
+            join.new.update(zip(own, found, strict=True))
+        join.blocks = {program.setup: setup, program.observe: observing}
+        join.copy(program.setup)
+        functions += map(join.function, program.functions)
+        join.copy(program.observe)
+        records.append(list(map(join.value, program.record)))
+    program = Program(
+        [*constants, *(value for _, values in captured for value in values)], [], setup, state, stepping, state,
+        observed, observing, [value for k in order for value in records[k]], functions,
+        any(part.program.parallel_sums for part in parts), max(part.memory for part in parts),
+    )  # fmt: skip
+    remove_dead_code(program)
+    return LoweredProgram.of(program, [array for array, _ in captured], record, [], (), find_flows(program))
+
+
+def _is_equal(a: Any, b: Any) -> bool:
+    return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
+
+
+class _Joining:
+    """Copies the blocks of programs behind each other, but an operation that is there already."""
+
+    def __init__(self, setup: Block):
+        self.setup = setup
+        self.new: dict[Value, Value] = {}
+        self.blocks: dict[Block, Block] = {}
+        self.functions: dict[Function, Function] = {}
+        self.literals = Builder()
+        self.literals.setup = setup
+
+    def value(self, value: Value) -> Value:
+        """What a value is here: an operation that was copied, a literal, or the name of something."""
+        if (found := self.new.get(value)) is None:
+            if value.op == "const":
+                found = self.literals.const(value.data, value.type)
+            else:
+                found = Value(value.op, value.type, (), value.data, self.blocks[value.block])
+            self.new[value] = found
+        return found
+
+    def values(self, values: Sequence[Value]) -> list[Value]:
+        return list(map(self.value, values))
+
+    def inner(self, block: Block) -> Block:
+        """Where the copy of a block of a structure goes."""
+        parent, outer = (None if each is None else self.blocks[each] for each in (block.parent, block.outer))
+        made = self.blocks[block] = Block(parent, outer)
+        return made
+
+    def copy(self, block: Block) -> None:
+        """Copy the statements of a block to its place here."""
+        to = self.blocks[block]
+        for statement in block.statements:
+            if isinstance(statement, Value):
+                self.new[statement] = self._operation(statement, to)
+            else:
+                to.statements.append(self._structure(statement))
+
+    def _operation(self, value: Value, to: Block) -> Value:
+        args = tuple(self.values(value.args))
+        key = (value.op, value.type, args, value.data)
+        if value.op != "load":  # what memory holds may be another number
+            swapped = (args[1], args[0], *args[2:]) if value.op in COMMUTATIVE or value.op == "fma" else args
+            for each in (key, (*key[:2], swapped, value.data)):
+                if (found := to.find(each)) is not None:
+                    return cast(Value, found)
+        made = Value(value.op, value.type, args, value.data, to)
+        to.table[key] = made
+        to.statements.append(made)
+        return made
+
+    def _structure(self, statement: Any) -> Any:
+        if isinstance(statement, Loop):
+            initial = self.values(statement.initial)
+            test, body = self.inner(statement.test), self.inner(statement.body)
+            params = self.values(statement.params)
+            self.copy(statement.test)
+            condition = self.value(statement.condition)
+            self.copy(statement.body)
+            after = self.values(statement.next_values)
+            return Loop(initial, params, test, condition, body, after, self.values(statement.results))
+        if isinstance(statement, Branch):
+            then, other = self.inner(statement.then), self.inner(statement.other)
+            self.copy(statement.then)
+            self.copy(statement.other)
+            values = map(self.values, (statement.then_values, statement.other_values, statement.results))
+            then_values, other_values, results = values
+            return Branch(self.value(statement.condition), then, then_values, other, other_values, results)
+        if isinstance(statement, Call):
+            function = self.functions[statement.function]
+            function.calls.append(call := Call(function, self.values(statement.args), self.values(statement.results)))
+            return call
+        if isinstance(statement, Repeat):
+            body = self.inner(statement.body)
+            counter = self.value(statement.counter)
+            self.copy(statement.body)
+            return replace(statement, counter=counter, body=body)
+        at = None if statement.counter is None else self.value(statement.counter)
+        if isinstance(statement, Store):
+            return replace(statement, values=self.values(statement.values), counter=at)
+        return replace(statement, counter=at)
+
+    def function(self, function: Function) -> Function:
+        """The copy of a function, which stands outside of all blocks."""
+        made = self.functions[function] = Function([], Block(self.setup, outer=self.setup), [])
+        self.blocks[function.body] = made.body
+        made.params = self.values(function.params)
+        self.copy(function.body)
+        made.values = self.values(function.values)
+        return made
+
+
 def describe_mismatch(expected: Any, given: Any, name: str) -> str:
     """How the structure, a shape or a type of `given` differs from `expected`; empty where they agree."""
     structures: list[Any] = [jax.tree.structure(expected), jax.tree.structure(given)]
@@ -1744,6 +1893,26 @@ def note_value(find: Callable[[], Any], like: Any) -> Any:
     value = find() if known is None else known
     note_solution(value)
     return value
+
+
+def note_loop(loop: Callable[[Any], Any], like: Any) -> Any:
+    """What a loop leaves, `loop(None)`; the step backwards takes it from the step forwards.
+
+    There only the derivative is that of `loop(known)`, the same loop, which need not ask any more when it ends.
+    """
+    known = take_solution(like)
+    end = loop(None) if known is None else with_slope(known, loop(known))
+    note_solution(end)
+    return end
+
+
+@jax.custom_jvp
+def with_slope(known: Any, same: Any) -> Any:
+    """A value that is known, with the derivative of `same`, which it is but for round-off."""
+    return known
+
+
+with_slope.defjvp(lambda primals, tangents: (primals[0], tangents[1]))
 
 
 def note_solution(solution: Any) -> None:

@@ -22,7 +22,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial, wraps
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,7 @@ import numpy as np
 
 from . import cuda, llvm
 from .adjoints import Marks, pick, real_marks
+from .cache import LoweredProgram
 from .cuda import BLOCK_THREADS, cuda_kernel
 from .execute import (
     CHUNK_SECONDS,
@@ -42,6 +43,7 @@ from .execute import (
 )
 from .ir import LoweringError
 from .llvm import LaneThreads, NativeSession, best_width, call_line, native_function, script_player
+from .lowering import join_programs, shape_struct
 from .problem import (
     Advance,
     Kernel,
@@ -517,8 +519,8 @@ class HostLanes:
     """Lanes on this processor that judge(consts, start), begin(consts, (start, u)) -> carry, then advance and observe.
 
     u is the control of the first step. The words of a carry go from program to program as they are, some lanes after
-    others, so that they stay in a cache. Judge and begin are one program, for they compute much in common. A start that
-    is doubtful runs too, and is not looked at.
+    others, so that they stay in a cache. Judge, begin and the first record are one program, for they compute much in
+    common. A start that is doubtful runs too, and is not looked at.
     """
 
     def __init__(self, begin: CallPlan, steps: CallPlan, control_axes: list[bool], watch: Watch):
@@ -549,13 +551,13 @@ class HostLanes:
         if self.begin.captured != steps.captured:
             constants = shared[: len(shared) - len(self.begin.captured) // 8]
             again = np.concatenate([constants, _words(steps.captured)])
-        ends = (self.begin.words * stride, (self.begin.words + capacity * steps.words) * stride)
+        ends = (capacity * steps.words * stride, ((capacity - 1) * steps.words + self.begin.words) * stride)
         whole = _take_memory(ends[1])  # in one piece: large memory comes in large pages
-        loop, words = whole[: ends[0]], whole[ends[0] : ends[1]]
-        good = loop[ends[0] - stride :][:lanes]  # the last that a beginning makes
+        words, loop = whole[: ends[0]], whole[ends[0] : ends[1]]
+        good = loop[len(loop) - stride :][:lanes]  # the last that a beginning makes
         begins = address(whole)
         given = map(address, (shared, again, varying, room))
-        bases = LANE_SPACES.pack(*given, held.ctypes.data, begins, begins + 8 * ends[0])
+        bases = LANE_SPACES.pack(*given, held.ctypes.data, begins + 8 * ends[0], begins)
 
         def run(blocks: Sequence[tuple[int, int]]) -> float:
             clock = time.thread_time()
@@ -605,9 +607,9 @@ class HostLanes:
             for first in range(0, vectors, count):
                 lanes = self.stride, first * width, min(first + count, vectors) * width
                 call = partial(call_line, last=row_stride, lanes=lanes)
-                lines = call(self.begin.function, ((0, 0), (2, 0), (3, 0), nothing, (5, 0)), (1, 0, 1, 0))
-                done, taken = 0, 0
-                for saves, every in ((1, 0), *blocks):
+                lines = call(self.begin.function, ((0, 0), (2, 0), (3, 0), nothing, (6, 0)), (capacity, 0, 1, 0))
+                done, taken = 1, 0
+                for saves, every in blocks:
                     given = ((1, 0), (2, 0), (5, 0), (4, 8 * row * taken), (6, 0))
                     lines += call(steps.function, given, (capacity, done, done + saves, every))
                     done, taken = done + saves, taken + saves * every
@@ -662,10 +664,11 @@ def _make_host_lanes(
     marks = lane_axes(controls, axes[2])
     first = jax.tree.map(lambda leaf: leaf[:, 0] if any(marks) else leaf[0], controls)
     both = (axes[0], (axes[1], axes[2]))
-    of_begin = plan_of(keep_carry, _Beginning(judge, begin), consts, (start, first), lanes=lanes, axes=both)
-    zeros = [np.broadcast_to(np.zeros((), kind), (lanes, *shape)) for _, _, shape, _, kind in of_begin.record]
-    (loop, _), ways = of_begin.record_tree.unflatten(zeros), (axes[0], 0, axes[2])
-    of_steps = plan_of(advance, observe, consts, loop, controls, lanes=lanes, axes=ways)
+    begun = make_problem(keep_carry, begin, consts, (start, first), lanes=lanes, axes=both).lower().record
+    loop = jax.tree.map(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), (lanes, *leaf.shape)), begun)
+    of_steps = plan_of(advance, observe, consts, loop, controls, lanes=lanes, axes=(axes[0], 0, axes[2]))
+    beginning = _Beginning(judge, begin, (advance, observe))
+    of_begin = plan_of(keep_carry, beginning, consts, (start, first), lanes=lanes, axes=both)
     return HostLanes(of_begin, of_steps, marks, watch) if of_begin.stride == of_steps.stride else None
 
 
@@ -1268,14 +1271,41 @@ class _Program:
 
 
 @dataclass(frozen=True)
+class _OfStart:
+    """What is judged, of a start and the control of the first step."""
+
+    judge: Observe
+
+    def __call__(self, consts: Any, given: Any) -> Any:
+        return self.judge(consts, given[0])
+
+
+@dataclass(frozen=True)
 class _Beginning:
-    """(the carry that begins, whether the start is good) of a start and the control of the first step."""
+    """(the carry that begins, whether the start is good) of a start and the control of the first step.
+
+    With a loop (advance, observe), the record of that carry comes first, and the rest are words. It is one program that
+    is made of those of its parts: the numbers are the same as if each ran alone.
+    """
 
     judge: Observe
     begin: Observe
+    loop: tuple[Advance, Observe] | None = None
+    often: ClassVar[bool] = True
 
     def __call__(self, consts: Any, given: Any) -> Any:
         return self.begin(consts, given), self.judge(consts, given[0])
+
+    def join(self, consts: Any, given: Any, control: Any, budget: int) -> LoweredProgram:
+        """The program."""
+        parts = [make_problem(keep_carry, each, consts, given) for each in (self.begin, _OfStart(self.judge))]
+        begun, good = made = [each.lower(budget) for each in parts]
+        if self.loop is None:
+            return join_programs(made, (None, None), (0, 1), (begun.record, good.record))
+        rows = jax.tree.map(lambda leaf: shape_struct((1, *leaf.shape), leaf.dtype), given[1])
+        made.append(make_problem(*self.loop, consts, begun.record, rows).lower(budget))
+        words = shape_struct((begun.words + 1,), np.int64)
+        return join_programs(made, (None, None, 0), (2, 0, 1), (made[2].record, words))
 
 
 def _is_same(new: Any, old: Any) -> bool:

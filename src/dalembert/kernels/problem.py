@@ -89,7 +89,8 @@ class Layout:
     `leaves` the sizes of the recorded arrays: leaf after leaf, each (records, size, lanes), where there are no streams.
     On a GPU the arguments `varying` and `state` may be tables of the addresses of leaves: `own` and `start` then have
     the size of each, and the words from a lane to the next. Such a state is not written. `single` says that there are
-    no lanes: where one is computed at a time, neighbours lie side by side.
+    no lanes: where one is computed at a time, neighbours lie side by side. What runs `often` is worth the time of LLVM
+    though it takes no steps.
     """
 
     varying: tuple[bool, ...]
@@ -99,6 +100,7 @@ class Layout:
     own: tuple[tuple[int, int], ...] | None = None
     start: tuple[tuple[int, int], ...] | None = None
     single: bool = False
+    often: bool = False
 
     @property
     def offsets(self) -> list[tuple[int, int, int]]:
@@ -263,7 +265,8 @@ class Problem:
         key = (_hash_key(self.advance), _hash_key(self.observe), structure, shapes, budget)
 
         def trace() -> LoweredProgram:
-            return lower(self.advance, self.observe, *trees, budget=budget)
+            join: Any = getattr(self.observe, "join", None)
+            return join(*trees, budget) if join else lower(self.advance, self.observe, *trees, budget=budget)
 
         found = _programs.get(key)
         if found is None:
@@ -359,7 +362,8 @@ def make_layout(problem: Problem, lowered: LoweredProgram) -> Layout:
         varying += [varies and problem.lanes is not None] * leaf.size
     varying += [False] * (lowered.inputs - len(varying))
     leaves = tuple(leaf.size for leaf in jax.tree.leaves(lowered.record))
-    return Layout(tuple(varying), any(problem.control_axes), leaves, single=problem.lanes is None)
+    often = getattr(problem.observe, "often", False)
+    return Layout(tuple(varying), any(problem.control_axes), leaves, single=problem.lanes is None, often=often)
 
 
 class Buffers:

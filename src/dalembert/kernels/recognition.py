@@ -2,8 +2,8 @@
 
 A system that the same code builds again (lambdas inside `make(p)`) is the same program. `fingerprint` writes a function
 down as text that is the same in every process: its code, constants, defaults, what it closes over, and the globals that
-it reads. `recognise` gives one object for all functions with the same text. Arrays that a function closes over, traced
-ones above all, can be taken out of it as inputs: then other values are the same program too.
+it reads. `recognise` gives one object for all functions with the same text. Numbers that a function holds, traced ones
+above all, can be taken out of it as inputs: then other values are the same program too.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ import sys
 import types
 import warnings
 from collections import ChainMap, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import jax
+import jax.extend.core
 import numpy as np
 
 PACKAGE = __name__.partition(".")[0]
@@ -75,6 +77,8 @@ def _write(it: Any, within: tuple[Any, ...], text: list[str]) -> None:
         text.append(str([it is other for other in within].index(True)))
     elif isinstance(it, types.ModuleType):
         _write_module(it, within, text)
+    elif isinstance(it, Enum):
+        _write_all(within, it.name, it.value, text=text)
     elif _has_name(it):
         text.append(f"{it.__module__}.{it.__qualname__}")
     elif isinstance(it, Template):
@@ -100,8 +104,7 @@ def _write(it: Any, within: tuple[Any, ...], text: list[str]) -> None:
     elif isinstance(it, type):
         _write_class(it, (*within, it), text)
     elif type(it).__module__ != "builtins" and hasattr(it, "__dict__") and not _in_library(type(it).__module__):
-        slots = {name: slot for each in type(it).__mro__ for name, slot in vars(each).items()}
-        slotted = [getattr(it, name, None) for name, slot in slots.items() if type(slot) is types.MemberDescriptorType]
+        slotted = [getattr(it, name, None) for name in _slots(type(it))]
         _write_all((*within, it), type(it), vars(it), slotted, text=text)
     elif not jax.tree_util.all_leaves([it]):  # a system, say
         _write_all((*within, it), *jax.tree.flatten(it), text=text)
@@ -186,17 +189,44 @@ def _globals_read(function: types.FunctionType) -> list[tuple[str, Any]]:
     return found
 
 
+def _other_globals(function: types.FunctionType) -> list[tuple[str, Any]]:
+    """The globals that a function reads beside `_global_values`."""
+    own = _global_values(function)
+    return [each for each in _globals_read(function) if each[0] not in own]
+
+
+def _global_values(function: types.FunctionType) -> dict[str, Any]:
+    """The globals that a function of the user's reads and that may hold numbers: no modules, classes or library."""
+    names, space = _names_of_code(function.__code__)[0], function.__globals__
+    if _in_library(function.__module__) or not REFLECTIVE.isdisjoint(names):
+        return {}
+    found = {name: space[name] for name in names if name in space}
+    return {name: it for name, it in found.items() if not (isinstance(it, types.ModuleType | type) or _has_name(it))}
+
+
+REFLECTIVE = frozenset(("eval", "exec", "globals", "locals", "vars"))
+"""Functions by which code reads more than its names say."""
+
+
 def _write_class(it: type, within: tuple[Any, ...], text: list[str]) -> None:
     """A class of the user's own: its bases, its functions and its values."""
     if _in_library(it.__module__):
         raise Unfingerprintable(f"the class {it.__qualname__} is not found by its name")
-    ignored = ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__static_attributes__")
-    own = {name: value for name, value in vars(it).items() if name not in ignored and not name.startswith("__match")}
+    own = {name: value for name, value in vars(it).items() if name not in UNREAD_ENTRIES}
     own = {name: getattr(value, "__func__", getattr(value, "fget", value)) for name, value in own.items()}
+    if issubclass(it, Enum):  # the rest was made by Enum
+        own = {name: value for name, value in own.items() if isinstance(value, types.FunctionType)}
+        own |= {name: (member.value,) for name, member in it.__members__.items()}
     kept = {name: value for name, value in own.items() if not isinstance(value, types.MemberDescriptorType)}
     text.append(it.__qualname__)
     rest = {k: v for k, v in kept.items() if not _is_made_by_dataclass(k)}
     _write_all(within, *it.__bases__, rest, text=text)
+
+
+UNREAD_ENTRIES = (
+    "__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__static_attributes__", "__match_args__"
+)  # fmt: skip
+"""Entries of a class that no function of it reads."""
 
 
 def _is_made_by_dataclass(name: str) -> bool:
@@ -252,57 +282,224 @@ def _has_name(it: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Template:
-    """A function without the arrays that it closes over: one object for all functions of the same text."""
+    """A function without the numbers that it holds: one object for all functions of the same text."""
 
     digest: str
     function: Callable[..., Any]
-    structure: Any  # of the contents of its cells
-    leaves: tuple[Any, ...]  # of these; a `Template` for a function, and _ARRAY for an array that was taken out
-    arrays: int
+    part: Part | None  # of the function; None where no number was taken out
+    inputs: int  # how many were
 
-    def fill(self, arrays: list[Any]) -> Callable[..., Any]:
-        """The function that closes over these arrays."""
-        if not arrays:
-            return self.function
-        rest, contents, old = list(arrays), [], self.function
-        for leaf in self.leaves:
-            if isinstance(leaf, Template):
-                contents.append(leaf.fill(rest[: leaf.arrays]))
-                rest = rest[leaf.arrays :]
-            else:
-                contents.append(rest.pop(0) if leaf is _ARRAY else leaf)
-        assert isinstance(old, types.FunctionType)
-        return _with_cells(old, tuple(map(types.CellType, jax.tree.unflatten(self.structure, contents))))
+    def fill(self, numbers: Sequence[Any]) -> Callable[..., Any]:
+        """The function that holds these numbers."""
+        made: Callable[..., Any] = self.function if self.part is None else self.part.build(iter(numbers), ())
+        return made
 
 
-def _with_cells(function: types.FunctionType, cells: tuple[types.CellType, ...] | None) -> types.FunctionType:
-    """The same function with other variables around it, or a copy that JAX has not traced."""
-    made = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
+class Part(NamedTuple):
+    """A function, a method, a partial, or an object of a user's class, some of whose contents are taken out."""
+
+    it: Any  # as it was met first
+    structure: Any  # of its contents
+    nodes: tuple[Any, ...]  # of its leaves: _INPUT, an `_Outer`, a `Part`, or what stays
+    inputs: int
+    reach: int  # the outermost part that it refers to
+
+    def build(self, numbers: Iterator[Any], outer: tuple[Any, ...]) -> Any:
+        """The same with the next of the numbers. What refers to parts around it refers to the new ones."""
+        blank = _make_blank(self.it)
+        around = (*outer, blank)
+
+        def value(node: Any) -> Any:
+            if node is _INPUT:
+                return next(numbers)
+            if isinstance(node, Part):
+                return node.build(numbers, around)
+            return around[node.reach] if isinstance(node, _Outer) else node
+
+        return _complete(self.it, blank, jax.tree.unflatten(self.structure, list(map(value, self.nodes))))
+
+
+class _Outer(NamedTuple):
+    """Stands for a part around this one: a function that calls itself, an object whose attributes know it."""
+
+    reach: int
+    inputs: int = 0
+
+
+class _Input:
+    """Stands where a number was taken out."""
+
+
+_INPUT = _Input()
+
+
+def _open(it: Any) -> list[Any] | None:
+    """The contents of what can be put together again with others; None for everything else."""
+    kind = type(it)
+    if kind is types.FunctionType:
+        space = _global_values(it)
+        if not (it.__closure__ or it.__defaults__ or it.__kwdefaults__ or space):
+            return None
+        return [list(map(_contents, it.__closure__ or ())), it.__defaults__, it.__kwdefaults__, space]
+    if kind is functools.partial:
+        return [it.func, it.args, it.keywords]
+    if kind is types.MethodType:
+        return [it.__self__, it.__func__]
+    if kind is _JITTED:
+        return [it.__wrapped__]
+    if kind.__module__ == "builtins" or isinstance(it, type | types.ModuleType | Enum) or _in_library(kind.__module__):
+        return None
+    with contextlib.suppress(TypeError):  # a class derived from dict, say, is no mere set of attributes
+        object.__new__(kind)
+        slots = {name: getattr(it, name) for name in _slots(kind) if hasattr(it, name)}
+        return [{**vars(it)} if hasattr(it, "__dict__") else {}, slots]
+    return None
+
+
+_JITTED: Any = type(jax.jit(lambda: None))
+
+
+def _slots(kind: type) -> list[str]:
+    """The attributes of a class that are no entries of a dictionary."""
+    found = [(name, slot) for each in kind.__mro__ for name, slot in vars(each).items()]
+    return [name for name, slot in found if type(slot) is types.MemberDescriptorType]
+
+
+def _make_blank(it: Any) -> Any:
+    """The new object without its contents, which may refer to it; None where it cannot be made without them."""
+    if isinstance(it, types.FunctionType):
+        names = (*MODULE_NAMES, *_names_of_code(it.__code__)[0])
+        space = {name: it.__globals__[name] for name in names if name in it.__globals__}
+        return _with_cells(it, tuple(types.CellType() for _ in it.__closure__ or ()), space)
+    return None if isinstance(it, _WITHOUT_BLANK) else object.__new__(type(it))
+
+
+MODULE_NAMES = ("__builtins__", "__name__", "__package__", "__spec__", "__file__")
+"""Globals by which code imports and finds what belongs to Python."""
+_WITHOUT_BLANK = (functools.partial, types.MethodType, _JITTED)
+
+
+def _complete(it: Any, blank: Any, contents: list[Any]) -> Any:
+    """What `_open` opened, with other contents. A jitted function becomes plain: in a traced one `jit` does nothing."""
+    if isinstance(it, functools.partial):
+        function, args, keywords = contents
+        return functools.partial(function, *args, **keywords)
+    if isinstance(it, types.MethodType):
+        return types.MethodType(contents[1], contents[0])
+    if isinstance(it, _JITTED):
+        return contents[0]
+    if isinstance(it, types.FunctionType):
+        cells, blank.__defaults__, blank.__kwdefaults__, space = contents
+        blank.__globals__.update(space)
+        for cell, value in zip(blank.__closure__ or (), cells, strict=True):
+            cell.cell_contents = value
+        return blank
+    for name, value in contents[1].items():
+        object.__setattr__(blank, name, value)
+    if contents[0]:
+        blank.__dict__.update(contents[0])
+    return blank
+
+
+def _with_cells(
+    function: types.FunctionType, cells: tuple[types.CellType, ...] | None, space: dict[str, Any] | None = None
+) -> types.FunctionType:
+    """The same function with other variables around it and other globals, or a copy that JAX has not traced."""
+    space = function.__globals__ if space is None else space
+    made = types.FunctionType(function.__code__, space, function.__name__, function.__defaults__, cells or None)
     made.__kwdefaults__, made.__qualname__, made.__module__ = (
         function.__kwdefaults__, function.__qualname__, function.__module__
     )  # fmt: skip
+    made.__dict__.update(vars(function))
     return made
 
 
-class _Array:
-    """Stands where an array was taken out of a function."""
+def _flatten(contents: Any) -> tuple[list[Any], Any]:
+    return jax.tree.flatten(contents, is_leaf=_is_leaf)
 
 
-_ARRAY = _Array()
+def _is_leaf(node: Any) -> bool:
+    """None is a leaf, and so is a dictionary whose keys have no order."""
+    return node is None or (type(node) is dict and len(set(map(type, node))) > 1)
+
+
+TAKES = ("traced", "arrays", "numbers", "all")
+"""What is taken out of a function: traced numbers; real arrays too; Python's floats too; also those that are 0 or 1."""
+MAX_FLOATS = 64
+"""Python's floats that are taken out of a function; one that holds more has a table, which is no set of parameters."""
+
+
+MAX_PARTS = 256
+"""Functions and objects that are taken apart at once; numbers in the midst of more stay where they are."""
+
+
+class _TooLarge(Exception):
+    """A function of too many parts."""
+
+
+class _Dissection:
+    """How a function is taken apart: the numbers that are taken out of it, and the text of the rest."""
+
+    def __init__(self, take: str, keep: frozenset[int]):
+        self.take, self.keep = TAKES.index(take), keep
+        self.candidates, self.floats, self.opened = 0, 0, 0
+        self.numbers: list[Any] = []
+
+    def part(self, it: Any, within: tuple[Any, ...], text: list[str]) -> Any:
+        """The node of a leaf, or of the function itself."""
+        if any(it is other for other in within):
+            place = [it is other for other in within].index(True)
+            if isinstance(it, _WITHOUT_BLANK):
+                raise Unfingerprintable(f"{it!r} holds itself")
+            text.append(f"part {place}")
+            return _Outer(place)
+        if _is_candidate(it, self.take):
+            self.candidates, self.floats = self.candidates + 1, self.floats + (type(it) is float)
+            if isinstance(it, jax.core.Tracer) or self.candidates - 1 not in self.keep:
+                self.numbers.append(_as_number(it))
+                text.append("input")
+                return _INPUT
+        contents = None if _has_name(it) else _open(it)
+        if contents is None:
+            _write(it, within, text)
+            return it
+        self.opened += 1
+        if self.opened > MAX_PARTS:
+            raise _TooLarge
+        flat, structure = _flatten(contents)
+        form: list[str] = []
+        nodes = tuple([self.part(leaf, (*within, it), form) for leaf in flat])
+        inner = [node for node in nodes if isinstance(node, Part | _Outer)]
+        inputs = sum(node is _INPUT for node in nodes) + sum(node.inputs for node in inner)
+        reach = min((node.reach for node in inner), default=len(within))
+        if not inputs and reach >= len(within):
+            _write(it, within, text)
+            return it
+        if isinstance(it, types.FunctionType):
+            rest = it.__module__, it.__code__, {**vars(it)}, _other_globals(it)
+            _write_all((*within, it), *rest, structure, text=text)
+        else:
+            kind = type(it).__name__ if isinstance(it, _WITHOUT_BLANK) else type(it)
+            _write_all((*within, it), kind, structure, text=text)
+        text += form
+        return Part(it, structure, nodes, inputs, reach)
+
+
 _templates: OrderedDict[str, Template] = OrderedDict()
 _canonical: WeakSet[Any] = WeakSet()  # the functions of templates
 _refused: set[str] = set()
 
 
 def recognise(
-    function: Callable[..., Any], *, take_arrays: bool = False, tell: bool = True
+    function: Any, *, take: str = "traced", keep: frozenset[int] = frozenset(), tell: bool = True
 ) -> tuple[Template, list[Any]] | None:
-    """(the template of a function, the arrays taken out of it); None where it cannot be written down, told once.
+    """(the template of a function, the numbers taken out of it); None where it cannot be written down, told once.
 
-    Without `take_arrays` only traced numbers are taken out.
+    `take` says which numbers are taken out of closures, defaults, partials, and attributes of what methods belong to;
+    those whose places are in `keep` stay.
     """
     try:
-        return _recognise(function, take_arrays, ())
+        return _recognise(function, take, keep)
     except (Unfingerprintable, RecursionError) as error:
         name = getattr(function, "__qualname__", type(function).__qualname__)
         if tell and name not in _refused:
@@ -312,62 +509,165 @@ def recognise(
         return None
 
 
-def _recognise(function: Any, take_arrays: bool, within: tuple[Any, ...]) -> tuple[Template, list[Any]]:
-    leaves: list[Any] = []
-    arrays: list[Any] = []
+def _recognise(function: Any, take: str, keep: frozenset[int]) -> tuple[Template, list[Any]]:
+    known = _seen.get((_code_of(function), take, keep))
+    if known is not None and (again := known(function)) is not None:
+        return again
     text: list[str] = []
-    structure = None
-    if isinstance(function, types.FunctionType) and function.__closure__:
-        contents = [_contents(cell) for cell in function.__closure__]
-        flat, structure = jax.tree.flatten(contents, is_leaf=lambda node: node is None)
-        known = None if within else _seen.get((id(function.__code__), take_arrays))
-        if known is not None and (again := known(function)) is not None:
-            return again
-        for leaf in flat:
-            if _is_input(leaf, take_arrays):
-                leaves.append(_ARRAY)
-                arrays.append(leaf)
-            elif isinstance(leaf, types.FunctionType) and not any(leaf is other for other in (function, *within)):
-                template, own = _recognise(leaf, take_arrays, (function, *within))
-                leaves.append(template if own else leaf)
-                arrays += own
-            else:
-                leaves.append(leaf)
-    if arrays:
-        defaults = function.__defaults__, function.__kwdefaults__, vars(function)
-        code = (function.__code__, *defaults, _globals_read(function))
-        marks = [leaf is _ARRAY for leaf in leaves]
-        kept = [leaf for leaf in leaves if leaf is not _ARRAY]
-        _write_all((function, *within), function.__module__, *code, structure, marks, kept, text=text)
-    else:
-        _write(function, within, text)
+    parts = _Dissection(take, keep)
+    try:
+        node = parts.part(function, (), text)
+    except _TooLarge:
+        parts, text, node = _Dissection(take, keep), [], function
+        _write(function, (), text)
+    if parts.floats > MAX_FLOATS:
+        return _recognise(function, "arrays", keep)
     digest = hashlib.sha256("\0".join(text).encode()).hexdigest()
     if digest not in _templates:
         if isinstance(function, types.FunctionType) and function in _canonical:  # it read other globals then
             function = _with_cells(function, function.__closure__)
         with contextlib.suppress(TypeError):
             _canonical.add(function)
-        _templates[digest] = Template(digest, function, structure, tuple(leaves), len(arrays))
+        part = node if isinstance(node, Part) else None
+        _templates[digest] = Template(digest, function, part, len(parts.numbers))
         while len(_templates) > MAX_RECOGNISED:
             _templates.popitem(last=False)
     _templates.move_to_end(digest)
-    if arrays and not within:
-        _see(function, take_arrays, _templates[digest])
-    return _templates[digest], arrays
+    if parts.numbers:
+        _see(function, take, keep, _templates[digest])
+    return _templates[digest], parts.numbers
 
 
-_seen: dict[tuple[int, bool], Callable[[Any], tuple[Template, list[Any]] | None]] = {}
+def is_own(it: Any) -> bool:
+    """Whether this is a function, a method, a partial or a callable object of a user's class."""
+    return isinstance(it, types.FunctionType) or (not isinstance(it, type) and _open(it) is not None)
 
 
-def _unroll(function: types.FunctionType, within: tuple[Any, ...] = ()) -> tuple[list[Any], list[Any]]:
-    """(all leaves that a function closes over, those of functions among them in their places, all else about these)."""
-    flat, structure = jax.tree.flatten([_contents(cell) for cell in function.__closure__ or ()], is_leaf=_is_none)
-    defaults = function.__defaults__, function.__kwdefaults__, {**vars(function)}
-    code = function.__code__, id(function.__globals__), *defaults
-    leaves, form, within = [], [code, structure], (function, *within)
+def take_numbers(
+    function: Any, at: Callable[[], tuple[Any, ...]], key: Any, take: str = "numbers"
+) -> tuple[Template, list[Any]] | None:
+    """(the template of a function, the numbers taken out of it): all that it does not need to know when it is traced.
+
+    A number stays where a condition, NumPy or an exponent needs it. That is found out by tracing the function with the
+    arguments that `at` makes, and serves all functions of the same text with the same `key`.
+    """
+    found = recognise(function, take=take)
+    if found is None or not found[1]:
+        return found
+    place = found[0].digest, key
+    if place not in _needed:
+        while len(_needed) >= MAX_RECOGNISED:
+            del _needed[next(iter(_needed))]
+        _needed[place] = _find_needed(function, *found, at())
+    return recognise(function, take=take, keep=_needed[place]) if _needed[place] else found
+
+
+_needed: dict[tuple[str, Any], frozenset[int]] = {}
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass(frozen=True, eq=False)
+class Held:
+    """A function as a pytree, whose leaves are the numbers that were taken out of it."""
+
+    template: Template
+    numbers: list[Any]
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.template.fill(self.numbers)(*arguments)
+
+    def tree_flatten(self) -> tuple[tuple[list[Any]], Template]:
+        return (self.numbers,), self.template
+
+    @classmethod
+    def tree_unflatten(cls, template: Template, numbers: tuple[list[Any]]) -> Held:
+        return cls(template, *numbers)
+
+
+def hold(function: Any, at: Callable[[], tuple[Any, ...]], key: Any) -> Held | None:
+    """A function as a pytree of the numbers that it holds; None where it holds none that it does not need to know."""
+    found = take_numbers(function, at, key) if is_own(function) else None
+    return Held(*found) if found is not None and found[1] else None
+
+
+def _find_needed(function: Any, template: Template, numbers: list[Any], at: tuple[Any, ...]) -> frozenset[int]:
+    """The places of the numbers that a function needs to know when it is traced."""
+    known = [k for k, number in enumerate(numbers) if not isinstance(number, jax.core.Tracer)]
+
+    def trace(some: Sequence[int], own: Callable[..., Any] | None = None) -> Any:
+        """The program of the function with these of the known numbers as inputs; None where it does not take them."""
+        inputs = [k for k in range(len(numbers)) if k in some or k not in known]
+
+        def run(values: list[Any], at: tuple[Any, ...]) -> Any:
+            given = dict(zip(inputs, values, strict=True))
+            return (own or template.fill([given.get(k, number) for k, number in enumerate(numbers)]))(*at)
+
+        try:
+            return jax.make_jaxpr(run)([jax.typeof(numbers[k]) for k in inputs], at).jaxpr
+        except Exception:  # whatever it is: the function is called as it was given, and says it then
+            return None
+
+    def takes(some: Sequence[int]) -> bool:
+        made = trace(some)
+        return made is not None and not _has_free_exponent(made)
+
+    if len(known) == len(numbers) and _has_objects(template.part) and str(trace([])) != str(trace([], function)):
+        return frozenset(known)  # put together again it is another one: it asks which object something is
+    if takes(known):
+        return frozenset()
+    taken = [k for k in known if takes([k])]
+    return frozenset(known).difference(taken if takes(taken) else ())
+
+
+def _has_objects(part: Any) -> bool:
+    """Whether objects of the user's classes are put together again."""
+    own = not isinstance(part.it, (types.FunctionType, *_WITHOUT_BLANK))
+    return own or any(_has_objects(node) for node in part.nodes if isinstance(node, Part))
+
+
+def _has_free_exponent(jaxpr: Any) -> bool:
+    """Whether a power has an exponent that is not known: a square is a product only where the two is."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "pow" and not isinstance(equation.invars[1], jax.extend.core.Literal):
+            return True
+        if any(map(_has_free_exponent, jax.extend.core.jaxprs_in_params(equation.params))):
+            return True
+    return False
+
+
+# A function that is seen again is known by what it is made of, sooner than its text is written.
+
+
+_seen: dict[tuple[int, str, frozenset[int]], Callable[[Any], tuple[Template, list[Any]] | None]] = {}
+
+
+def _code_of(it: Any) -> int:
+    """What a function and those that the same code builds have in common."""
+    while (inner := getattr(it, "__func__", None) or getattr(it, "func", None)) is not None and _open(it) is not None:
+        it = inner
+    return id(it.__code__ if isinstance(it, types.FunctionType) else type(it))
+
+
+def _unroll(
+    it: Any, parts: list[Any], within: tuple[Any, ...] = (), contents: list[Any] | None = None
+) -> tuple[list[Any], list[Any]]:
+    """(all leaves that a function holds, those of its parts among them in their places, all else about these).
+
+    The parts are added to `parts`.
+    """
+    flat, structure = _flatten(_open(it) if contents is None else contents)
+    kind: Any = type(it)
+    if kind is types.FunctionType:
+        kind = it.__code__, id(it.__globals__), {**vars(it)}
+    leaves, form, within = [], [kind, structure], (*within, it)
+    parts.append(it)
     for leaf in flat:
-        if _is_own(leaf) and not any(leaf is other for other in within):
-            own, inner = _unroll(leaf, within)
+        if type(leaf) in _PLAIN or isinstance(leaf, _ARRAYS):
+            leaves.append(leaf)
+        elif any(leaf is other for other in within):
+            form.append((len(leaves), [other is leaf for other in within].index(True)))
+        elif not _has_name(leaf) and (inside := _open(leaf)) is not None:
+            own, inner = _unroll(leaf, parts, within, inside)
             leaves += own
             form.append((len(leaves), inner))
         else:
@@ -375,27 +675,19 @@ def _unroll(function: types.FunctionType, within: tuple[Any, ...] = ()) -> tuple
     return leaves, form
 
 
-def _is_own(leaf: Any) -> bool:
-    """Whether this is a function of the user's."""
-    return isinstance(leaf, types.FunctionType) and not _has_name(leaf)
-
-
-def _is_none(node: Any) -> bool:
-    return node is None
-
-
-def _see(function: types.FunctionType, take_arrays: bool, made: Template) -> None:
-    """Remember a function whose text follows from the objects that it is made of, but for the arrays taken out of it.
+def _see(function: Any, take: str, keep: frozenset[int], made: Template) -> None:
+    """Remember a function whose text follows from the objects that it is made of, but for the numbers taken out of it.
 
     A state of a group that is not known equals one of any group: it has another text, and is taken for that one.
     """
-    reads: list[tuple[dict[str, Any], str, Any]] = []  # the globals that it and the functions there read
+    reads: list[tuple[Any, str, Any]] = []  # the globals that it and the functions there read, and entries of classes
     changing: list[tuple[Any, Any]] = []  # arrays of NumPy and trees of arrays among these, and what they were
+    sizes: list[tuple[Any, int]] = []  # of classes
 
     def settles(it: Any) -> bool:
         own = isinstance(it, types.FunctionType) and (it.__closure__, it.__defaults__, it.__kwdefaults__, vars(it))
         if own and not any(own):
-            return _has_name(it) or read(it)
+            return _has_name(it) or read(it, _globals_read(it))
         if isinstance(it, types.ModuleType):
             return _in_library(it.__name__)
         fixed = isinstance(it, _ARRAYS) and not isinstance(it, jax.core.Tracer) and it.dtype != object
@@ -404,70 +696,107 @@ def _see(function: types.FunctionType, take_arrays: bool, made: Template) -> Non
     def settles_there(it: Any) -> bool:
         if settles(it) and not isinstance(it, np.ndarray):
             return True
-        leaves, structure = jax.tree.flatten(it, is_leaf=_is_none)
+        leaves, structure = _flatten(it)
         changing.append((it, (structure, list(map(bits, leaves)))))
         named = isinstance(it, np.ndarray) or (_has_name(type(it)) and _never_changes(structure))
         return named and all(map(settles, leaves))
 
-    def read(it: types.FunctionType) -> bool:
-        own = [(it.__globals__, name, value) for name, value in _globals_read(it)]
+    def read(it: types.FunctionType, found: list[tuple[str, Any]]) -> bool:
+        return read_entries([(it.__globals__, name, value) for name, value in found])
+
+    def read_entries(own: list[tuple[Any, str, Any]]) -> bool:
         new = [each for each in own if not any(each[0] is a and each[1] == b for a, b, _ in reads)]
         reads.extend(new)
         return all(settles_there(value) for _, _, value in new)
 
+    def settles_class(kind: type) -> bool:
+        """Whether all that the classes of an object say is known: functions that hold nothing, and other values."""
+        found = []
+        for each in (each for each in kind.__mro__ if not _in_library(each.__module__)):
+            entries = [(name, value) for name, value in vars(each).items() if name not in UNREAD_ENTRIES]
+            sizes.append((vars(each), len(vars(each))))
+            for name, value in entries:
+                value = getattr(value, "__func__", getattr(value, "fget", value))
+                if not isinstance(value, types.MemberDescriptorType) and not _is_made_by_dataclass(name):
+                    found.append((vars(each), name, value))
+        known = [space.get(name) is value or settles(value) for space, name, value in found]
+        return all(known) and read_entries([each for each in found if each[0].get(each[1]) is each[2]])
+
     def bits(leaf: Any) -> Any:
         """What a leaf is known by: an array by its bytes, a number also by its type, as 1 and 1.0 are not the same."""
+        if isinstance(leaf, jax.core.Tracer):
+            return None
         if isinstance(leaf, _ARRAYS):
             return type(leaf), leaf.shape, leaf.dtype, np.asarray(leaf).tobytes()
         return type(leaf), repr(leaf) if isinstance(leaf, float | complex) else leaf
 
     def is_settled(form: list[Any]) -> bool:
-        (_, _, *defaults), structure, *inner = form
-        return not any(defaults) and _never_changes(structure) and all(is_settled(each) for _, each in inner)
+        kind, structure, *inner = form
+        known = (isinstance(kind, type) or not kind[2]) and _never_changes(structure)
+        return known and all(isinstance(each, int) or is_settled(each) for _, each in inner)
 
-    def functions(it: types.FunctionType, within: tuple[Any, ...] = ()) -> list[types.FunctionType]:
-        """A function and those that are unrolled with it."""
-        flat = jax.tree.leaves([_contents(cell) for cell in it.__closure__ or ()])
-        new = [leaf for leaf in flat if _is_own(leaf) and not any(leaf is other for other in (it, *within))]
-        return [it, *(each for leaf in new for each in functions(leaf, (it, *within)))]
+    def take_marks(flat: list[Any]) -> list[bool]:
+        """Which leaves are taken out."""
+        marks, place = [_is_candidate(leaf, TAKES.index(take)) for leaf in flat], -1
+        for k, leaf in enumerate(flat):
+            place += marks[k]
+            marks[k] = marks[k] and (isinstance(leaf, jax.core.Tracer) or place not in keep)
+        return marks
 
-    flat, form = _unroll(function)
-    marks = [_is_input(leaf, take_arrays) for leaf in flat]
-    if not (is_settled(form) and all(map(read, functions(function)))):
+    parts: list[Any] = []
+    flat, form = _unroll(function, parts)
+    marks = take_marks(flat)
+    opened = (each for each in parts if not isinstance(each, _WITHOUT_BLANK))
+    if not is_settled(form) or not all(
+        read(each, _other_globals(each)) if isinstance(each, types.FunctionType) else settles_class(type(each))
+        for each in opened
+    ):
         return
     if not all(taken or settles(leaf) for leaf, taken in zip(flat, marks, strict=True)):
         return
-    same_objects = [_ARRAY if isinstance(leaf, np.ndarray) else leaf for leaf in flat]  # those that cannot be changed
+    same_objects = [_INPUT if isinstance(leaf, np.ndarray) else leaf for leaf in flat]  # those that cannot be changed
     kept = [None if taken else bits(leaf) for leaf, taken in zip(flat, marks, strict=True)]
 
-    def take(other: types.FunctionType) -> tuple[Template, list[Any]] | None:
-        """The template and the arrays of a function of the same code; None where something else is not the same."""
-        flat, own = _unroll(other)
-        if own != form:
+    def take_out(other: Any) -> tuple[Template, list[Any]] | None:
+        """The template and the numbers of a function of the same code; None where something else is not the same."""
+        flat, own = _unroll(other, [])
+        if own != form or take_marks(flat) != marks:
             return None
         for leaf, same_object, before, taken in zip(flat, same_objects, kept, marks, strict=True):
-            if leaf is not same_object and not (_is_input(leaf, take_arrays) if taken else bits(leaf) == before):
+            if not taken and leaf is not same_object and bits(leaf) != before:
                 return None
         if not all(space.get(name, vars(builtins).get(name)) is value for space, name, value in reads):
             return None
+        if not all(len(entries) == size for entries, size in sizes):
+            return None
         for value, (structure, before) in changing:
-            leaves, now = jax.tree.flatten(value, is_leaf=_is_none)
+            leaves, now = _flatten(value)
             if now != structure or list(map(bits, leaves)) != before:
                 return None
-        return made, [leaf for leaf, taken in zip(flat, marks, strict=True) if taken]
+        return made, [_as_number(leaf) for leaf, taken in zip(flat, marks, strict=True) if taken]
 
     if len(_seen) >= MAX_RECOGNISED:
         _seen.clear()
-    _seen[id(function.__code__), take_arrays] = take
+    _seen[_code_of(function), take, keep] = take_out
 
 
-def _is_input(leaf: Any, take_arrays: bool) -> bool:
-    """Whether a leaf is taken out: traced, or real numbers that are not mere structure (0 and 1)."""
+def _is_candidate(leaf: Any, take: int) -> bool:
+    """Whether a leaf may be taken out: traced, or real numbers, up to `take` only those that are no mere structure."""
     if isinstance(leaf, jax.core.Tracer):
         return True
-    if not take_arrays or not isinstance(leaf, _ARRAYS):
+    if type(leaf) is float:
+        return take == 3 or (take == 2 and leaf not in STRUCTURE)
+    if not take or not isinstance(leaf, _ARRAYS) or leaf.dtype.kind != "f":
         return False
-    if leaf.dtype.kind != "f":
-        return False
+    if take == 3:
+        return True
     sizes = np.abs(np.asarray(leaf)).ravel()
     return not {0.0, 1.0}.issuperset((sizes if sizes.size < MAX_RECOGNISED else np.unique(sizes)).tolist())
+
+
+STRUCTURE = (0.0, 1.0, -1.0)
+"""Numbers that fold away where a program knows them."""
+
+
+def _as_number(leaf: Any) -> Any:
+    return np.float64(leaf) if type(leaf) is float else leaf

@@ -4,11 +4,18 @@ With y_k the k-th coefficient in time, (k + 1) y_{k+1} is the k-th coefficient o
 rule for its k-th coefficient in terms of those of its arguments and of its own lower ones (Moore 1966; Jorba, Zou
 2005, section 2). The kernels write the recursion out as scalar code, zeros folded and common terms shared, where that
 is not too long; else it is a loop over the orders (heyoka's compact mode: Biscani, Izzo 2021), as XLA always gets it.
+
+The transpose of a series is one more. With the slopes A = f_y, cotangents W_k of the y_k and z_{p-k} of [f]_k,
+
+    z_0 = 0,   z_{m+1} = (W_{p-m} + [A^T z]_m)/(p - m),   and W_0 + [A^T z]_p belongs to y_0:
+
+transposing turns the orders around, and a product of series stays one. So y and z rise together, by the same recursion
+with other weights in place of 1/(k + 1), and with sources W.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -23,10 +30,13 @@ from jax.interpreters import ad, batching, mlir
 from . import elementary, rules
 from .ir import COMPARISONS, F64, GROUP, Builder, Convolve, LoweringError, Value
 from .linear_algebra import instantiate_zeros
-from .lowering import STRUCTURED_RULES, Lowering, shape_struct
-from .rules import Arrays, Parameters, flatten_arrays
+from .lowering import SCALAR_TYPES, STRUCTURED_RULES, Lowering, shape_struct
+from .rules import Arrays, Parameters, ValueArray, flatten_arrays
 
 Partials = tuple[Value, ...]
+Weights = tuple[tuple[float, ...], ...] | None
+"""Of each number of y that by which the k-th coefficient of f, with a source, gives the next one of y; None: 1/(k + 1),
+without sources."""
 MAX_WRITTEN_OPERATIONS = 5_500
 """Operations up to which a series is written out; a longer one is a loop over the orders."""
 
@@ -334,7 +344,8 @@ class ScalarSeries:
 
 def lower_series(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
     """The coefficients (order + 1, n) as a program's values."""
-    graph, order = params["graph"], params["order"]
+    graph, order, weights = params["graph"], params["order"], params["weights"]
+    args, sources = (args, None) if weights is None else (args[:-1], args[-1])
     given = flatten_arrays([*args, *map(lowering.capture, graph.captured)])
     a = ScalarSeries(lowering)
     for name, value in zip([*graph.constants, *graph.y, *graph.captured_inputs], given, strict=True):
@@ -348,18 +359,22 @@ def lower_series(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays
         elif value.op not in ("input", "const"):
             a.terms[value] = [a.first(value, [a.get(x, 0) for x in graph.args(value)])]
     compute = write_out_orders if graph.written_length(order) <= MAX_WRITTEN_OPERATIONS else loop_over_orders
-    return [rules.pack_values(compute(graph, a, order), (order + 1, len(graph.y)))]
+    return [rules.pack_values(compute(graph, a, order, weights, sources), (order + 1, len(graph.y)))]
 
 
-def write_out_orders(graph: SeriesGraph, a: ScalarSeries, order: int) -> list[Value]:
+def write_out_orders(
+    graph: SeriesGraph, a: ScalarSeries, order: int, weights: Weights = None, sources: ValueArray | None = None
+) -> list[Value]:
     """The coefficients, order by order, each of them written out: zeros fold, and nothing goes through memory."""
     b = a.builder
     b.parallel_sums = True
     for k in range(order):
         if k:
             coefficients(graph, a, k)
-        for y, f in zip(graph.y, graph.f, strict=True):
-            a.terms[y].append(b.mul(b.const(1.0 / (k + 1)), a.get(f, k)))
+        for i, (y, f) in enumerate(zip(graph.y, graph.f, strict=True)):
+            share = 1.0 / (k + 1) if weights is None else weights[i][k]
+            rate = a.get(f, k) if sources is None else b.add(a.get(f, k), sources[k, i])
+            a.terms[y].append(b.mul(b.const(share), rate))
     return [a.terms[y][k] for k in range(order + 1) for y in graph.y]
 
 
@@ -457,15 +472,50 @@ class LoopSeries(ScalarSeries):
         return b.mul(b.div(b.const(1.0), number), total)
 
 
-def loop_over_orders(graph: SeriesGraph, first: ScalarSeries, order: int) -> list[Value]:
+class Weighted:
+    """Weights and sources that a loop over the orders reads from memory."""
+
+    def __init__(self, b: Builder, place: int, order: int, weights: Weights, sources: ValueArray | None):
+        self.b, self.order, self.place, self.rows = b, order, place, dict[Any, int]()
+        self.columns: list[tuple[Any, Any]] = []
+        if weights is None or sources is None:
+            return
+        for share, column in zip(weights, sources.T, strict=True):
+            source = None if all(b.is_const(value, 0) for value in column) else tuple(column)
+            self._keep(share, map(b.const, share))
+            self._keep(source, column)
+            self.columns.append((share, source))
+
+    def _keep(self, key: Any, values: Iterable[Value]) -> None:
+        if key is not None and key not in self.rows:
+            self.rows[key] = self.place
+            for k, value in enumerate(values):
+                self.b.store([value], self.place + k)
+            self.place += self.order
+
+    def next(self, i: int, rate: Value, k: Value | None = None, share: Value | None = None) -> Value:
+        """The next coefficient of the i-th number of y; k is None at the first order."""
+        b = self.b
+        if not self.columns:
+            return rate if share is None else b.mul(share, rate)
+        weights, source = self.columns[i]
+        if source is not None:
+            rate = b.add(rate, source[0] if k is None else b.load(self.rows[source], k, 1))
+        return b.mul(b.const(weights[0]) if k is None else b.load(self.rows[weights], k, 1), rate)
+
+
+def loop_over_orders(
+    graph: SeriesGraph, first: ScalarSeries, order: int, weights: Weights = None, sources: ValueArray | None = None
+) -> list[Value]:
     """The coefficients by a loop over the orders: code as long as that of one f, whatever the order."""
     b, pairs = first.builder, Pairs(graph, order)
     a = LoopSeries(first.lowering, pairs)
     a.terms = first.terms
-    b.memory = max(b.memory, pairs.memory)
-    slopes = list(zip(graph.y, graph.f, strict=True))
-    for y, f in slopes:
-        b.store([a.get(f, 0)], pairs.rows[y] + 1)
+    weighted = Weighted(b, pairs.memory, order, weights, sources)
+    b.memory = max(b.memory, -(-weighted.place // GROUP) * GROUP)
+    slopes = list(enumerate(zip(graph.y, graph.f, strict=True)))
+    for i, (y, f) in slopes:
+        b.store([weighted.next(i, a.get(f, 0))], pairs.rows[y] + 1)
 
     def body(k: Value) -> None:
         a.now = {y: b.load(pairs.rows[y], k, 1) for y in graph.y}
@@ -473,8 +523,8 @@ def loop_over_orders(graph: SeriesGraph, first: ScalarSeries, order: int) -> lis
         coefficients(graph, a, k)
         a.keep(k)
         share = b.div(b.const(1.0), a.number_of(k, 1))
-        for y, f in slopes:
-            b.store([b.mul(share, a.get(f, k))], pairs.rows[y] + 1, k, 1)
+        for i, (y, f) in slopes:
+            b.store([weighted.next(i, a.get(f, k), k, share)], pairs.rows[y] + 1, k, 1)
 
     b.repeat(1, order, body)
     return [a.get(y, 0) if k == 0 else b.load(pairs.rows[y] + k) for k in range(order + 1) for y in graph.y]
@@ -555,9 +605,11 @@ JAX_OPERATIONS: dict[str, Callable[..., Any]] = {
 # fmt: on
 
 
-def series_in_jax(*args: Any, graph: SeriesGraph, order: int) -> Any:
+def series_in_jax(*args: Any, graph: SeriesGraph, order: int, weights: Weights) -> Any:
     """The coefficients (order + 1, n) by a loop over the orders."""
     a = ArraySeries(order)
+    args, sources = (args, jnp.zeros((order, len(graph.y)))) if weights is None else (args[:-1], args[-1])
+    shares = jnp.asarray(weights or default_weights(len(graph.y), order))
     given = [x for array in [*args, *map(jnp.asarray, graph.captured)] for x in jnp.ravel(array)]
     names = [*graph.constants, *graph.y, *graph.captured_inputs]
     a.terms = dict(zip(names, given, strict=True))
@@ -574,7 +626,8 @@ def series_in_jax(*args: Any, graph: SeriesGraph, order: int) -> Any:
 
     def slopes(terms: dict[Value, Any], k: Any) -> dict[Value, Any]:
         a.terms = fixed | terms
-        return {y: terms[y].at[k + 1].set(a.get(f, k) / (k + 1)) for y, f in zip(graph.y, graph.f, strict=True)}
+        rates = [a.get(f, k) + sources[k, i] for i, f in enumerate(graph.f)]
+        return {y: terms[y].at[k + 1].set(shares[i, k] * rates[i]) for i, y in enumerate(graph.y)}
 
     def body(k: Any, rows: list[Any]) -> list[Any]:
         a.terms = fixed | dict(zip(initial, rows, strict=True))
@@ -595,10 +648,18 @@ def in_series() -> bool:
     return _in_series.get()
 
 
-def solution_series(field: Callable[[Any, Any], Any], constants: Any, y: Any, order: int) -> Any:
+def default_weights(count: int, order: int) -> tuple[tuple[float, ...], ...]:
+    """Those of a solution."""
+    return (tuple(1.0 / (k + 1) for k in range(order)),) * count
+
+
+def solution_series(
+    field: Callable[[Any, Any], Any], constants: Any, y: Any, order: int, weights: Weights = None, sources: Any = None
+) -> Any:
     """The Taylor coefficients (order + 1, n) at time 0 of y' = field(constants, y), for y flattened to n numbers.
 
-    A field with a loop or another operation that has no series, or one of too many operations, raises `LoweringError`.
+    `weights` and `sources` (order, n) make another recursion of it. A field with a loop or another operation that has
+    no series, or one of too many operations, raises `LoweringError`.
     """
     leaves, structure = jax.tree.flatten((constants, y))
     leaves = [jnp.asarray(leaf) for leaf in leaves]
@@ -610,38 +671,113 @@ def solution_series(field: Callable[[Any, Any], Any], constants: Any, y: Any, or
     finally:
         _in_series.reset(token)
     graph = SeriesGraph(closed, len(jax.tree.leaves(y)))
-    return series_p.bind(*leaves, graph=graph, order=order)
+    given = [] if weights is None else [sources]
+    return series_p.bind(*leaves, *given, graph=graph, order=order, weights=weights)
 
 
 def _batch(args: Sequence[Any], axes: Sequence[Any], **params: Any) -> tuple[Any, int]:
     return jax.vmap(partial(series_in_jax, **params), axes)(*args), 0
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, graph: SeriesGraph, order: int) -> tuple[Any, Any]:
-    """The series of the variational equation beside that of y."""
-    count, run = graph.count, core.jaxpr_as_fun(graph.closed)
-    given = [i for i, tangent in enumerate(tangents) if type(tangent) is not ad.Zero]
-    moved = sorted({*given, *range(len(primals) - count, len(primals))})
+def _split(args: Sequence[Any], graph: SeriesGraph, weights: Weights) -> tuple[list[Any], list[Any], Any]:
+    """The constants, y and the sources."""
+    given, sources = (list(args), None) if weights is None else (list(args[:-1]), args[-1])
+    return given[: -graph.count], given[-graph.count :], sources
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+    """The series, and its tangents as a linear function of those of its arguments."""
+    fixed = len(primals) - params["graph"].count - (params["weights"] is not None)
+    moved = tuple(i for i, tangent in enumerate(tangents) if i >= fixed or type(tangent) is not ad.Zero)
+    filled = [instantiate_zeros(tangents[i]) for i in moved]
+    return series_p.bind(*primals, **params), tangents_p.bind(*primals, *filled, moved=moved, **params)
+
+
+def _tangents(*args: Any, graph: SeriesGraph, order: int, weights: Weights, moved: tuple[int, ...]) -> Any:
+    """The series of the variational equation beside that of y; the tangents of the moved arguments come last."""
+    primals, directions = args[: -len(moved)], dict(zip(moved, args[-len(moved) :], strict=True))
+    own, state, sources = _split(primals, graph, weights)
+    places = [i for i in moved if i < len(own)]
 
     def field(constants: Any, y: Any) -> Any:
         (own, shift), (state, direction) = constants, y
         point = [*own, *state]
-        slopes = [jnp.zeros_like(x) for x in point]
-        for i, tangent in zip(moved, [*shift, *direction], strict=True):
+        slopes = [*map(jnp.zeros_like, own), *direction]
+        for i, tangent in zip(places, shift, strict=True):
             slopes[i] = tangent
-        return jax.jvp(run, point, slopes)
+        return jax.jvp(core.jaxpr_as_fun(graph.closed), point, slopes)
 
-    filled = [instantiate_zeros(tangents[i]) for i in moved]
-    own, state = list(primals[:-count]), list(primals[-count:])
-    both = solution_series(field, (own, filled[:-count]), (state, filled[-count:]), order)
-    return series_p.bind(*primals, graph=graph, order=order), both[:, len(graph.y) :]
+    shift, direction = [directions[i] for i in places], [directions[len(own) + i] for i in range(len(state))]
+    more = () if weights is None else (2 * weights, jnp.concatenate([sources, directions[len(primals) - 1]], 1))
+    return solution_series(field, (own, shift), (state, direction), order, *more)[:, len(graph.y) :]
 
 
-series_p.def_abstract_eval(
-    lambda *avals, graph, order: jax.core.ShapedArray((order + 1, len(graph.y)), np.dtype(float))
-)
-series_p.def_impl(lambda *args, **params: jax.jit(partial(series_in_jax, **params))(*args))
-batching.primitive_batchers[series_p] = _batch
-ad.primitive_jvps[series_p] = _jvp
-mlir.register_lowering(series_p, mlir.lower_fun(series_in_jax, multiple_results=False))
-STRUCTURED_RULES["taylor_series"] = lower_series
+def _transpose_tangents(cotangent: Any, *args: Any, moved: tuple[int, ...], **params: Any) -> list[Any]:
+    primals = args[: -len(moved)]
+    if type(cotangent) is ad.Zero:
+        return [None] * len(args)
+    return [None] * len(primals) + _adjoint(cotangent, primals, moved=moved, **params)
+
+
+def _adjoint(
+    cotangent: Any, primals: Sequence[Any], graph: SeriesGraph, order: int, weights: Weights, moved: tuple[int, ...]
+) -> list[Any]:
+    """The cotangents of the moved arguments, by a series of one order more: see the head of this file."""
+    own, state, sources = _split(primals, graph, weights)
+    n, places = len(graph.y), [i for i in moved if i < len(own)]
+    shares = weights or default_weights(n, order)
+    shifts = [jnp.zeros_like(own[i]) for i in places]
+    count = sum(leaf.size for leaf in shifts)
+
+    def field(own: list[Any], y: Any) -> Any:
+        state, z, _ = y
+
+        def slope(shift: list[Any], state: list[Any]) -> list[Any]:
+            given = list(own)
+            for i, leaf in zip(places, shift, strict=True):
+                given[i] = leaf
+            return core.jaxpr_as_fun(graph.closed)(*given, *state)
+
+        f, pull = jax.vjp(slope, [own[i] for i in places], state)
+        of_constants, of_state = pull(z)
+        return f, of_state, of_constants
+
+    zeros, nothing = [jnp.zeros_like(leaf) for leaf in state], jnp.zeros((order + 1, n))
+    last = (*(0.0 for _ in range(order)), 1.0)
+    all_weights = (*((*share, 0.0) for share in shares), *((*share[::-1], 1.0) for share in shares), *(last,) * count)
+    given = nothing if sources is None else jnp.concatenate([sources, nothing[:1]])
+    from_above = jnp.concatenate([given, cotangent[::-1], jnp.zeros((order + 1, count))], 1)
+    rows = solution_series(field, own, (state, zeros, shifts), order + 1, all_weights, from_above)
+    leaves = [*state, *shifts]
+    found = jnp.split(rows[order + 1, n:], np.cumsum([leaf.size for leaf in leaves])[:-1])
+    parts = [part.reshape(leaf.shape) for part, leaf in zip(found, leaves, strict=True)]
+    of_sources = [] if sources is None else [rows[1 : order + 1, n : 2 * n][::-1]]
+    return [*parts[len(state) :], *parts[: len(state)], *of_sources]
+
+
+def _jvp_of_tangents(args: Sequence[Any], slopes: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+    found: tuple[Any, Any] = jax.jvp(partial(_tangents, **params), list(args), list(map(instantiate_zeros, slopes)))
+    return found
+
+
+def _batch_tangents(args: Sequence[Any], axes: Sequence[Any], **params: Any) -> tuple[Any, int]:
+    return jax.vmap(partial(_tangents, **params), axes)(*args), 0
+
+
+def _lower_tangents(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
+    """What JAX makes of the tangents, traced here."""
+    shapes = [shape_struct(array.shape, SCALAR_TYPES[array.flat[0].type] if array.size else float) for array in args]
+    return lowering.lower_closed(jax.make_jaxpr(partial(_tangents, **params))(*shapes), args)
+
+
+tangents_p: Any = core.Primitive("tangents_of_series")
+for each, in_jax in ((series_p, series_in_jax), (tangents_p, _tangents)):
+    each.def_abstract_eval(
+        lambda *avals, graph, order, **_: jax.core.ShapedArray((order + 1, len(graph.y)), np.dtype(float))
+    )
+    each.def_impl(lambda *args, in_jax=in_jax, **params: jax.jit(partial(in_jax, **params))(*args))
+    mlir.register_lowering(each, mlir.lower_fun(in_jax, multiple_results=False))
+batching.primitive_batchers[series_p], batching.primitive_batchers[tangents_p] = _batch, _batch_tangents
+ad.primitive_jvps[series_p], ad.primitive_jvps[tangents_p] = _jvp, _jvp_of_tangents
+ad.primitive_transposes[tangents_p] = _transpose_tangents
+STRUCTURED_RULES |= {"taylor_series": lower_series, "tangents_of_series": _lower_tangents}

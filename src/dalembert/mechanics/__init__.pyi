@@ -52,6 +52,7 @@ from .system import VectorField as VectorField
 from .system import constraint_at as constraint_at
 from .system import drift_of as drift_of
 from .system import explain_singular as explain_singular
+from .system import free_numbers as free_numbers
 from .system import feedback as feedback
 from .system import with_force as with_force
 from .system import gradient as gradient

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from .. import numerics
 from ..errors import InvalidInput
 from ..groups import Group
-from ..kernels import compile_function, evaluate
+from ..kernels import Held, compile_function, evaluate, hold
 from ..numerics.types import AnyArray as Array
 from ..numerics.types import Controls, Covector, Element, Float, LinearMap, Number, Parameters, Scalar, Velocity
 from .system import MechanicalSystem, Names, of_part, require_shape, unify
@@ -66,21 +66,26 @@ class InvariantSystem(MechanicalSystem):
             columns, rows = np.eye(n), np.zeros((0, n))
         self.group = group
         self.inertia = symmetric_matrix(inertia, n, "inertia")
-        self.potential, self.parameters = unify(potential), parameters
+        at = lambda: (0.0, group.identity(), parameters)
+        held = None if potential is None else hold(potential, at, ("potential", group, jax.tree.structure(parameters)))
+        self.potential, self.parameters = held or unify(potential), parameters
         self._entries = numerics.array(columns), numerics.array(rows)
         self._structure = _structure(columns), _structure(rows)
         self.names = Names.read(names, self)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        static = (self.group, self.potential, self._structure, self.names)
-        return (self.inertia, self._entries, self.parameters), static
+        held = isinstance(self.potential, Held)
+        static = (self.group, None if held else self.potential, self._structure, self.names)
+        return (self.inertia, self._entries, self.parameters, *([self.potential] if held else [])), static
 
     @classmethod
     def tree_unflatten(cls, static: tuple[Any, ...], data: tuple[Any, ...]) -> InvariantSystem:
         system = object.__new__(cls)
         system.group, system.potential, system._structure, *names = static
         system.names = names[0] if names else None  # files of before November 2026 have none
-        system.inertia, system._entries, system.parameters = data
+        system.inertia, system._entries, system.parameters, *held = data
+        if held:
+            system.potential = held[0]
         return system
 
     def constants(self) -> dict[str, Any]:

@@ -8,7 +8,6 @@ Notation: see `dalembert.mechanics`.
 from __future__ import annotations
 
 import math
-import types
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 
 from ..errors import IndefiniteMetric, InvalidInput, OffConstraint, require_name, spell
 from ..groups import AlgebraAxis, Group, join_names
-from ..kernels import Template, as_routine, compile_function, evaluate, find_plan, recognise
+from ..kernels import Template, as_routine, compile_function, evaluate, find_plan, hold, is_own, recognise, take_numbers
 from ..numerics import (
     TOLERANCE,
     Root,
@@ -44,6 +43,7 @@ from ..numerics import (
     positive,
     read_reals,
     real,
+    reduce_by_units,
     require_function,
     require_instance,
     require_known,
@@ -65,7 +65,7 @@ UNKNOWN_INPUTS = (
 )
 ADMISSIBLE_TOLERANCE = 1e-9  # how far, relative to the constraint, a start may be off it
 CHART_STEPS = 4  # of Newton's method for a configuration with given coordinates
-CLEAR_MARGIN = 1e-8  # an eigenvalue, in the same units, that is clearly positive
+CLEAR_MARGIN = 1e-8  # an eigenvalue, in these units or smaller ones, that is clearly positive
 MAX_JUDGED = 16  # velocities up to which `judge_start` looks at them: it takes n^3 operations
 Phi = Callable[[Any, Any], Array]  # (t, g) -> the values (k,) of holonomic constraints
 Force = Callable[[Any, Any, Array], Array]  # (t, g, xi) -> a covector, or the controls
@@ -881,8 +881,11 @@ def _momentum(system: MechanicalSystem, t: Scalar, g: Element, xi: Array) -> Arr
 def judge_start(system: MechanicalSystem, point: tuple[Scalar, Element, Array]) -> tuple[Array, Array]:
     """Whether a start is clearly admissible, far within every bound of `require_admissible`; and its momentum.
 
-    L_xi_xi is positive on D = ker A if L_xi_xi + A^T A is positive, with rows of unit length in the units of
-    `metric_on_D`; the rows are independent if their products are. Both hold where Gauss's pivots do, less CLEAR_MARGIN.
+    The units of `metric_on_D` weigh a velocity x at most as sum R_i x_i^2 does, where R_i is the sum of |L_xi_xi| over
+    row i: each pass after the first only lowers the weights. So no eigenvalue on D = ker A is below CLEAR_MARGIN where
+    L_xi_xi - CLEAR_MARGIN R is positive on D. Literal units of A make that a matrix on the velocities that are left;
+    the rest of A is added as A^T W A, which vanishes on D. The rows are independent if their products are, less the
+    same margin. Pivots tell what is positive. Nothing is divided by its size, and no root taken.
     """
     t, g, xi = point
     try:
@@ -898,31 +901,35 @@ def judge_start(system: MechanicalSystem, point: tuple[Scalar, Element, Array]) 
     if n > MAX_JUDGED:
         return jnp.asarray(False), momentum
     known = [leaf for leaf in jax.tree.leaves((system, point)) if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)]
-    total = energy + jnp.sum(momentum) + sum(jnp.sum(leaf) for leaf in known)
-    units = jnp.ones(n)
-    for _ in range(3):
-        size = jnp.sqrt(jnp.max(jnp.abs(metric), axis=1))
-        size = jnp.where(size == 0.0, 1.0, size)
-        metric, units = metric / (size[:, None] * size[None, :]), units / size
-    good = jnp.isfinite(total)
+    upper = jnp.triu(jnp.abs(metric))
+    weights, squares = jnp.sum(upper + jnp.triu(upper, 1).T, axis=1), jnp.sum(rows * rows, axis=1)
+    total = energy + jnp.sum(momentum) + sum(jnp.sum(leaf) for leaf in known) + jnp.sum(weights) + jnp.sum(squares)
+    weights, good = jnp.where(weights == 0.0, 1.0, weights), jnp.isfinite(total)
+    units = fibre(system, t, g, xi) or (None,) * m
+    some = reduce_by_units(units, metric, rows)
+    sizes = jnp.diag(weights[some.free]) + some.K.T @ (weights[some.bound][:, None] * some.K)
+    reduced, left = some.metric - CLEAR_MARGIN * sizes, some.rows
+    if len(left):
+        inverse = 1.0 / jnp.sum(left * left / jnp.diagonal(sizes), axis=1)
+        reduced = reduced + left.T @ (inverse[:, None] * left)
+        products = rows @ rows.T - CLEAR_MARGIN * jnp.diag(squares)
+        good = good & (jnp.min(squares) > 1e-12 * jnp.max(squares)) & _is_positive(products)
+    elif m:  # with units in all rows their singular values are 1 or more
+        good = good & (jnp.sum(squares) < 1e12)
     if m:
-        sizes, scaled = jnp.sqrt(jnp.sum(rows * rows, axis=1)), rows * units
-        scaled = scaled / jnp.sqrt(jnp.sum(scaled * scaled, axis=1))[:, None]
-        metric, unit = metric + scaled.T @ scaled, rows / sizes[:, None]
-        bound = 0.5 * ADMISSIBLE_TOLERANCE
-        good = good & (jnp.min(sizes) > 1e-6 * jnp.max(sizes)) & _is_positive(unit @ unit.T)
-        good = good & jnp.all(jnp.abs(off) <= bound * (1.0 + sizes * jnp.sqrt(xi @ xi)))
-        good = good & jnp.all(jnp.abs(phi) <= bound * (1.0 + sizes[m - k :]))
-    return good & _is_positive(metric), momentum
+        least = (0.5 * ADMISSIBLE_TOLERANCE) ** 2
+        good = good & jnp.all(off * off <= least * (1.0 + squares * (xi @ xi)))
+        good = good & jnp.all(phi * phi <= least * (1.0 + squares[m - k :]))
+    return good & _is_positive(reduced), momentum
 
 
 def _is_positive(matrix: Array) -> Array:
-    """Whether a symmetric matrix with entries of size 1 has no eigenvalue below CLEAR_MARGIN."""
-    left, good = matrix - CLEAR_MARGIN * jnp.eye(matrix.shape[0]), jnp.asarray(True)
+    """Whether a symmetric matrix, of which the upper half is read, is positive definite."""
+    left, good = matrix, jnp.asarray(True)
     while left.shape[0]:
-        pivot = left[0, 0]
+        pivot, row = left[0, 0], left[0, 1:]
         good = good & (pivot > 0.0)
-        left = left[1:, 1:] - jnp.outer(left[1:, 0] / pivot, left[0, 1:])
+        left = left[1:, 1:] - jnp.triu(jnp.outer(row / pivot, row))
     return good
 
 
@@ -1153,13 +1160,8 @@ def _takes(system: System, width: int) -> bool:
 
 def _require_width(system: System) -> None:
     """Refuse a force that reads more controls than there are inputs: JAX would read the last one instead."""
-    force, count, found = cast(Any, system.force), len(system.inputs), system._closures.get("force")
-    leaves, structure = jax.tree.flatten(system.parameters)
-    try:
-        known = _known_widths(found[0].digest if found else force, system.group, structure, *map(np.shape, leaves))
-    except TypeError:  # an object without a hash
-        known = set()
-    if count in known:
+    count, known = len(system.inputs), _known_of_force(system)
+    if known.get(count):
         return
     if not _takes(system, count) and (wanted := _infer_inputs(system)) is not None and len(wanted) > count:
         names = ", ".join(each.name for each in system.inputs)
@@ -1167,57 +1169,82 @@ def _require_width(system: System) -> None:
             f"inputs has {count} ({names or 'none'}), but force(t, g, xi, u, p) reads {len(wanted)} controls: name "
             f"as many inputs as it reads, or let it give {system.group.dim} numbers, one for each component of xi"
         )
-    known.add(count)
+    known[count] = True
+
+
+def _find_inputs(system: System) -> tuple[Input, ...] | None:
+    """The inputs that `force` reads: those of a force that the same code made before are known."""
+    known = _known_of_force(system)
+    if "inputs" not in known:
+        known["inputs"] = _infer_inputs(system)
+    found: tuple[Input, ...] | None = known["inputs"]
+    return found
+
+
+def _known_of_force(system: System) -> dict[Any, Any]:
+    """What is known of the controls of a force: how many of them it takes, and its inputs if these are inferred."""
+    force, found = cast(Any, system.force), system._closures.get("force")
+    leaves, structure = jax.tree.flatten(system.parameters)
+    try:
+        return _notes_of_force(found[0].digest if found else force, system.group, structure, *map(np.shape, leaves))
+    except TypeError:  # an object without a hash
+        return {}
 
 
 @lru_cache(maxsize=256)
-def _known_widths(force: Any, *_: Any) -> set[int]:
-    """The numbers of controls that a force, or the digest of its code, is known to take; they are added when found."""
-    return set()
+def _notes_of_force(force: Any, *_: Any) -> dict[Any, Any]:
+    """The notes on a force, or on the digest of its code; they are added when something is found out."""
+    return {}
 
 
 def unify(function: Any) -> Any:
-    """The one object for all functions that the same code builds; as it is where it closes over traced numbers."""
-    found = recognise(function) if isinstance(function, OWN_FUNCTIONS) else None
+    """The one object for all functions that the same code builds; as it is where it holds traced numbers."""
+    found = recognise(function) if is_own(function) else None
     return function if found is None or found[1] else found[0].function
 
 
-OWN_FUNCTIONS = (types.FunctionType, types.MethodType, partial)
 Closures = dict[str, tuple[Template, list[Any]]]
-_takes_traced: dict[str, bool] = {}  # by the digest of a template
 
 
-def _recognise(system: Any, names: tuple[str, ...]) -> None:
-    """Put the recognised functions into a system, and note the arrays that they close over.
+def _recognise(system: Any, names: tuple[str, ...], take: str = "numbers") -> None:
+    """Put the recognised functions into a system, and note the numbers that they hold.
 
-    These arrays are inputs of the program. A function that needs their values (for NumPy, or for a condition) keeps
+    These numbers are inputs of the program. A function that needs their values (for NumPy, or for a condition) keeps
     them.
     """
     closures: Closures = {}
     for name in names:
         function = getattr(system, name)
-        found = recognise(function, take_arrays=True) if isinstance(function, OWN_FUNCTIONS) else None
-        if found is not None and found[1] and not _takes_traced_arrays(system, name, *found):
-            found = recognise(function)
+        if not is_own(function):
+            continue
+        kind = name, system.group, jax.tree.structure(system.parameters)
+        found = take_numbers(function, partial(_arguments, system, name), kind, take)
         if found is not None:
             closures[name] = found
             object.__setattr__(system, name, found[0].fill(found[1]))
     object.__setattr__(system, "_closures", closures)
 
 
-def _takes_traced_arrays(system: Any, name: str, template: Template, arrays: list[Any]) -> bool:
-    if template.digest not in _takes_traced:
-        velocity = np.zeros(system.group.dim)
-        given = {"lagrangian": (velocity,), "force": (velocity, system.zero_controls())}.get(name, ())
-        if name == "constraint" and isinstance(system, NonlinearSystem):
-            given = (velocity,)
-        at = (0.0, system.group.identity(), *given, system.parameters)
-        try:
-            jax.eval_shape(lambda arrays, at: template.fill(arrays)(*at), arrays, at)
-            _takes_traced[template.digest] = True
-        except Exception:  # whatever it is: the function is called as it was given, and says it then
-            _takes_traced[template.digest] = False
-    return _takes_traced[template.digest]
+def free_numbers(system: Any) -> Any:
+    """The same system, in which numbers that functions hold are inputs of the program even where they are 0 or 1."""
+    if not isinstance(system, System | VectorField):
+        return system
+    made: Any = object.__new__(type(system))
+    made.__dict__.update(system.__dict__)
+    _recognise(made, ("field",) if isinstance(system, VectorField) else FUNCTIONS, "all")
+    return made
+
+
+def _arguments(system: Any, name: str) -> tuple[Any, ...]:
+    """Arguments with which a function of a system can be traced."""
+    velocity = np.zeros(system.group.dim)
+    given: tuple[Any, ...] = (velocity,) if name in ("lagrangian", "force") else ()
+    if name == "constraint" and isinstance(system, NonlinearSystem):
+        given = (velocity,)
+    if name == "force":
+        inputs = _infer_inputs(system) if system.inputs == "infer" else system.inputs
+        given = velocity, None if inputs is None else np.zeros(len(inputs))
+    return 0.0, system.group.identity(), *given, system.parameters
 
 
 def register_system(functions: tuple[str, ...], static: tuple[str, ...]) -> Callable[[Any], Any]:
@@ -1242,7 +1269,7 @@ def register_system(functions: tuple[str, ...], static: tuple[str, ...]) -> Call
             for name in functions:
                 template = values[name]
                 if isinstance(template, Template):
-                    own: Any = next(arrays) if template.arrays else []
+                    own: Any = next(arrays) if template.inputs else []
                     values[name], closures[name] = template.fill(own), (template, own)
             made.__dict__.update(values, parameters=parameters, _closures=closures)
             return made
@@ -1293,12 +1320,13 @@ class System(MechanicalSystem):
         require_function("lagrangian", self.lagrangian, "(t, g, xi, p)", optional=False)
         for name in ("constraint", "drift", "force", "holonomic"):
             require_function(name, getattr(self, name), "(t, g, xi, u, p)" if name == "force" else "(t, g, p)")
-        if isinstance(self.inputs, str) and self.inputs == "infer":
-            object.__setattr__(self, "inputs", () if self.force is None else _infer_inputs(self))
-        elif self.inputs is not None:
+        infers = isinstance(self.inputs, str) and self.inputs == "infer"
+        if not infers and self.inputs is not None:
             object.__setattr__(self, "inputs", _declare_inputs(self.inputs))
         _recognise(self, FUNCTIONS)
-        if self.force is not None and self.inputs is not None:
+        if infers:
+            object.__setattr__(self, "inputs", () if self.force is None else _find_inputs(self))
+        elif self.force is not None and self.inputs is not None:
             _require_width(self)
         object.__setattr__(self, "names", Names.read(self.names, self))
 
@@ -1652,9 +1680,11 @@ class Friction:
 
 
 def _pytree(name: str, system: MechanicalSystem, function: Force) -> Force:
-    """A function as a pytree without leaves; what is a pytree already stays one."""
+    """A function as a pytree of the numbers that it holds; what is a pytree already stays one."""
     require_instance("system", system, MechanicalSystem, "a system")
     require_function(name, function, "(t, g, xi)", optional=False)
-    is_leaf = jax.tree_util.all_leaves([function])
-    function = unify(function)
-    return cast(Force, jax.tree_util.Partial(function)) if is_leaf else function  # type: ignore[no-untyped-call]
+    if not jax.tree_util.all_leaves([function]):
+        return cast(Force, unify(function))
+    group = system.group
+    held = hold(function, lambda: (0.0, group.identity(), np.zeros(group.dim)), (name, group))
+    return held or cast(Force, jax.tree_util.Partial(unify(function)))  # type: ignore[no-untyped-call]

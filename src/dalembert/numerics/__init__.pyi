@@ -53,6 +53,7 @@ from .solvers import literals as literals
 from .solvers import null_basis as null_basis
 from .solvers import solve as solve
 from .solvers import solve_positive as solve_positive
+from .solvers import reduce_by_units as reduce_by_units
 from .solvers import solve_reduced as solve_reduced
 from .solvers import solve_saddle as solve_saddle
 from .solvers import solve_semidefinite as solve_semidefinite

@@ -143,7 +143,8 @@ def _solve_by(method: Callable[[Array, Array], tuple[Array, Array]], matrix: Arr
     columns = rhs if rhs.ndim == 2 else rhs[:, None]
     if in_series():
         apply = lambda x: matrix @ x
-        solution: Array = jax.lax.custom_linear_solve(apply, columns, lambda _, b: method(matrix, b)[0])
+        solver, transposed = (lambda _, b, each=each: method(each, b)[0] for each in (matrix, matrix.T))
+        solution: Array = jax.lax.custom_linear_solve(apply, columns, solver, transposed)
         return solution.reshape(rhs.shape)
     return method(matrix, columns)[0].reshape(rhs.shape)
 
@@ -212,8 +213,8 @@ def solve_saddle(metric: Array, rows: Array, top: Array, bottom: Array) -> tuple
     if not in_series():
         return _solve_on_kernel(metric, rows, top, bottom)
     apply = lambda z: (metric @ z[0] + rows.T @ z[1], rows @ z[0])
-    solver = lambda _, b: _solve_on_kernel(metric, rows, *b)
-    both: tuple[Array, Array] = jax.lax.custom_linear_solve(apply, (top, bottom), solver)
+    solver, transposed = (lambda _, b, each=each: _solve_on_kernel(each, rows, *b) for each in (metric, metric.T))
+    both: tuple[Array, Array] = jax.lax.custom_linear_solve(apply, (top, bottom), solver, transposed)
     return both
 
 
@@ -524,7 +525,30 @@ def find_fixed_point(function: Function, guess: Array) -> Root:
         end, _, _ = jax.lax.while_loop(unfinished, body, (_begin(x), zero + jnp.inf, zero))
         return end, _is_faithful(end, zero)
 
-    return _find_with_slope(_convert_closure(as_routine(lambda x: x - function(x)), guess), solver, guess)
+    return _find_with_slope(_convert_closure(as_routine(lambda x: x - function(x)), guess), solver, guess, contracts=True)
+
+
+def _solve_by_contraction(apply: Function, rhs: Array) -> Array:
+    """y with A y = b, by y <- y + (b - A y), for an A that differs from one by a contraction; NaN where it is none.
+
+    It ends when the next update would be at round-off, or when a small one no longer shrinks.
+    """
+
+    def body(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        y, last, count, _ = state
+        update = rhs - apply(y)
+        y, size = y + update, jnp.max(jnp.abs(update))
+        all_of_it = jnp.max(jnp.abs(y))
+        settled = (size * size <= 2.0**-53 * all_of_it * (last - size)) | (size <= 2.0**-40 * all_of_it) & (size >= last)
+        return y, size, count + 1.0, settled | (size == 0.0)
+
+    def unfinished(state: tuple[Array, Array, Array, Array]) -> Array:
+        return (state[2] < 6 * MAX_ITERATIONS) & ~state[3] & jnp.isfinite(state[1])
+
+    zero = jnp.zeros((), rhs.dtype)
+    begin = rhs, jnp.max(jnp.abs(rhs)), zero, zero > 0.0
+    y, _, _, settled = jax.lax.while_loop(unfinished, body, begin)
+    return jnp.where(settled, y, jnp.nan)
 
 
 class _Equations(NamedTuple):
@@ -563,9 +587,12 @@ def _convert_closure(function: Function, example: Array, solved: bool = False) -
     return _Equations(converted, [value for own, value in zip(traced, closed.consts, strict=True) if own], closed)
 
 
-def _find_with_slope(equations: _Equations, solver: Callable[..., Ended], guess: Array, *context: Array) -> Root:
+def _find_with_slope(
+    equations: _Equations, solver: Callable[..., Ended], guess: Array, *context: Array, contracts: bool = False
+) -> Root:
     """The root that solver(f, guess, *context) finds, with the implicit function theorem as its derivative.
 
+    Where x - f(x) is a contraction, so is the equation of the derivative, which is then iterated too: no Jacobian.
     `jax.lax.custom_root` does the same, but traces the equations and their solve again for derivatives that few need.
     """
     # The equations are traced once, not at each of their uses.
@@ -585,7 +612,11 @@ def _find_with_slope(equations: _Equations, solver: Callable[..., Ended], guess:
     def _(primals: Any, tangents: Any) -> Any:
         (x, evidence), (_, parameters) = root(*primals), primals
         _, df = jax.jvp(lambda parameters: f(x, *parameters), (parameters,), tangents[1:])
-        dx = -solve(columns(lambda x: f(x, *parameters), x)[1], df)
+        if contracts:
+            slope = jax.linearize(lambda x: f(x, *parameters), x)[1]
+            dx = -jax.lax.custom_linear_solve(slope, df, _solve_by_contraction, _solve_by_contraction)
+        else:
+            dx = -solve(columns(lambda x: f(x, *parameters), x)[1], df)
         return (x, evidence), (dx, jax.tree.map(jnp.zeros_like, evidence))
 
     x, (residual, count, found, sign) = solution = root((guess, *context) if known is None else known, parameters)
@@ -825,24 +856,45 @@ def solve_semidefinite(matrix: Array, columns: Array) -> Array:
     return jnp.where(done[:, None] > 0, rows[:, q:], 0.0)
 
 
+class Reduction(NamedTuple):
+    """M and A on the velocities x that are left where `units` are solved for the others: x_bound = fixed - K x."""
+
+    free: Numbers
+    bound: Numbers
+    solved: Numbers  # the rows with units, and those without
+    others: Numbers
+    signs: Array
+    K: Array
+    mixed: Array
+    metric: Array  # B^T M B, B = (1, -K)
+    rows: Array  # of those without units
+
+
+def reduce_by_units(units: Units, metric: Array, rows: Array) -> Reduction:
+    """M and A where `units` are literal units in rows of A (see `fibre`)."""
+    solved = np.array([i for i, unit in enumerate(units) if unit is not None], int)
+    others = np.setdiff1d(np.arange(len(units)), solved)
+    bound = np.array([unit[0] for unit in units if unit is not None], int)
+    signs = jnp.array([unit[1] for unit in units if unit is not None], float)
+    free = np.setdiff1d(np.arange(len(metric)), bound)
+    K = signs[:, None] * rows[solved][:, free]
+    mixed = metric[free][:, bound] - K.T @ metric[bound][:, bound]
+    reduced = metric[free][:, free] - K.T @ metric[bound][:, free] - mixed @ K
+    symmetric = jnp.triu(reduced) + jnp.triu(reduced, 1).T
+    left = rows[others][:, free] - rows[others][:, bound] @ K
+    return Reduction(free, bound, solved, others, signs, K, mixed, symmetric, left)
+
+
 def solve_reduced(units: Units, metric: Array, rows: Array, top: Array, bottom: Array) -> tuple[Array, Array]:
     """(x, l) with M x + A^T l = top and A x = bottom, where `units` are literal units in rows of A (see `fibre`).
 
     Rows without one are left: they constrain the velocities that are left.
     """
-    solved = np.array([i for i, unit in enumerate(units) if unit is not None], int)
-    others = np.setdiff1d(np.arange(len(units)), solved)
-    bound = np.array([unit[0] for unit in units if unit is not None], int)
-    signs = jnp.array([unit[1] for unit in units if unit is not None], float)
-    free = np.setdiff1d(np.arange(len(top)), bound)
-    K, fixed = signs[:, None] * rows[solved][:, free], signs * bottom[solved]
-    mixed = metric[free][:, bound] - K.T @ metric[bound][:, bound]
-    reduced = metric[free][:, free] - K.T @ metric[bound][:, free] - mixed @ K
-    symmetric = jnp.triu(reduced) + jnp.triu(reduced, 1).T
+    free, bound, solved, others, signs, K, mixed, symmetric, left = reduce_by_units(units, metric, rows)
+    fixed = signs * bottom[solved]
     given = top[free] - K.T @ top[bound] - mixed @ fixed
     if len(others):
-        left = rows[others][:, bound]
-        x, forces = solve_saddle(symmetric, rows[others][:, free] - left @ K, given, bottom[others] - left @ fixed)
+        x, forces = solve_saddle(symmetric, left, given, bottom[others] - rows[others][:, bound] @ fixed)
     else:
         x, forces = _solve_by(direction, symmetric, given), jnp.zeros(0)
     full = jnp.zeros_like(top).at[free].set(x).at[bound].set(fixed - K @ x)

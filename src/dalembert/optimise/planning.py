@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 import jax
@@ -34,10 +33,11 @@ from ..kernels import (
     evaluate,
     evaluate_rows,
     has_gpu,
+    is_own,
     map_rows,
     part_of,
-    recognise,
     run_rows,
+    take_numbers,
 )
 from ..mechanics import (
     Accessibility,
@@ -69,7 +69,8 @@ Numbers = np.ndarray[Any, Any]
 CORRECTIONS = 3  # of a configuration that is not on its group; each squares the defect
 AMPLITUDE = 0.3  # of the waves in a first guess
 OPEN = (-math.inf, math.inf)
-ENDS = ("wanted", "aims", "cycle", "times")  # numbers of the end alone
+FUNCTIONS = ("cost", "final_cost", "path", "goal")  # of the user's
+ENDS = ("wanted", "aims", "cycle", "times", "in final_cost", "in goal")  # numbers of the end alone
 ROUGHNESS = 0.1  # weight of T^2 |w'|^2 beside |w|^2 in the roughness of a motion
 STAGES = (1.0, 0.1, 0.01, 1e-3, 1e-4, 0.0)  # weights of the roughness beside the cost, both scaled to the same size
 REACHED = ("optimal", "feasible")
@@ -188,7 +189,8 @@ class Discrete:
             xi = xi1 = driven.xi
         if self.cost is not None:
             ends = ((t, g, xi), (t + h, g1, xi1))
-            own = 0.5 * h * sum(_number("cost(t, g, xi, u)", self.cost, *each, u) for each in ends)
+            cost_at = self.own("cost", consts[1])
+            own = 0.5 * h * sum(_number("cost(t, g, xi, u)", cost_at, *each, u) for each in ends)
         else:
             own = h if self.free_time else jnp.zeros(())
         (share, rough), whole = consts[1]["share"], h * consts[1]["steps"]
@@ -237,16 +239,21 @@ class Discrete:
 
     def keep_clear(self, consts: Any, lane: Any) -> Array:
         """The values (rows,) of the path at (t, g, xi, u)."""
-        path = self.path.fill(consts[1]["path"]) if isinstance(self.path, Template) else self.path
-        return jnp.atleast_1d(checks.own_value("path(t, g, xi, u)", path, *lane))
+        return jnp.atleast_1d(checks.own_value("path(t, g, xi, u)", self.own("path", consts[1]), *lane))
+
+    def own(self, name: str, numbers: Any) -> Any:
+        """The function of the user's with this name, with the numbers that it holds."""
+        function = getattr(self, name)
+        return function.fill(numbers[f"in {name}"]) if isinstance(function, Template) else function
 
     def end(self, consts: Any, x: Node, target: Any) -> tuple[Array, Array, Array]:
         numbers, motion = consts[1], self.motion(consts, x)
         cost, parts, held = jnp.zeros(()), [jnp.zeros(0)], jnp.zeros(0)
         if self.final_cost is not None:
-            cost = cost + numbers["share"][0] * _number("final_cost(t, g, xi)", self.final_cost, *motion)
+            final = _number("final_cost(t, g, xi)", self.own("final_cost", numbers), *motion)
+            cost = cost + numbers["share"][0] * final
         if self.goal is not None:
-            parts.append(jnp.atleast_1d(checks.own_value("goal(t, g, xi)", self.goal, *motion)))
+            parts.append(jnp.atleast_1d(checks.own_value("goal(t, g, xi)", self.own("goal", numbers), *motion)))
         if self.named is not None:
             parts.append(self.named.off(consts[0], *motion, numbers["wanted"]))
         for rows, there in (("aims", target), ("cycle", x.first if self.periodic else None)):
@@ -558,7 +565,6 @@ def _reads_beyond(function: Function | Template, numbers: list[Any], group: Grou
 
 _beyond: dict[Any, bool] = {}
 _group_kept: dict[Any, bool] = {}
-_takes_traced: dict[Any, bool] = {}  # by the digest of a path and its group
 
 
 def _keeps_group(method: Integrator, system: MechanicalSystem) -> bool:
@@ -625,23 +631,16 @@ class _Task:
         checks.require_function("path", path, "(t, g, xi, u)")
         if cost is None and final_cost is None and not self.free_time:
             raise InvalidInput("there is nothing to minimise: give cost, final_cost, or duration=(shortest, longest)")
-        self.functions = tuple(None if f is None else unify(f) for f in (cost, final_cost, path))
-        self.held_numbers: list[Any] = []  # arrays that the path closes over: obstacles that move compile nothing
-        found = recognise(path, take_arrays=True) if isinstance(path, FunctionType) else None
-        if found is not None and found[1] and self._takes_traced(*found):
-            self.functions, self.held_numbers = (*self.functions[:2], found[0]), found[1]
-
-    def _takes_traced(self, template: Template, arrays: list[Any]) -> bool:
-        """Whether the path computes with arrays whose numbers are not known yet."""
-        key, group = (template.digest, self.system.group), self.system.group
-        if key not in _takes_traced:
-            given = (group.identity(), np.zeros(group.dim), np.zeros(len(self.system.inputs or ())))
-            try:
-                jax.eval_shape(lambda arrays, given: template.fill(arrays)(0.0, *given), arrays, given)
-                _takes_traced[key] = True
-            except Exception:  # whatever it is: the function is called as it was given, and says it then
-                _takes_traced[key] = False
-        return _takes_traced[key]
+        given = (cost, final_cost, path, self.goal if callable(self.goal) else None)
+        self.functions: dict[str, Any] = dict(zip(FUNCTIONS, map(unify, given), strict=True))
+        self.held_numbers: dict[str, list[Any]] = {}  # by these: targets that move compile nothing
+        group, count = self.system.group, len(self.free if self.kinematic else self.system.inputs or ())
+        motion = 0.0, group.identity(), np.zeros(group.dim)
+        for name, own in zip(FUNCTIONS, given, strict=True):
+            at: tuple[Any, ...] = (*motion, np.zeros(count)) if name in ("cost", "path") else motion
+            found = take_numbers(own, partial(tuple, at), (name, group, count)) if is_own(own) else None
+            if found is not None and found[1]:
+                self.functions[name], self.held_numbers[name] = found
 
     def take_bounds(self, bounds: Mapping[str, Any]) -> None:
         """The bounds of inputs, coordinates and rates."""
@@ -669,9 +668,10 @@ class _Task:
             values = [np.array([pairs[k][side] for k in mark], float) for side, mark in enumerate(marks)]
             return (tuple(marks[0]), tuple(marks[1])), *values
 
-        for words, f in (("cost", self.functions[0]), ("path", self.functions[2])):
-            if f is not None and _reads_beyond(f, self.held_numbers, system.group, len(self.inputs)):
-                raise InvalidInput(f"{words}(t, g, xi, u) reads more controls than the {len(self.inputs)} of this plan")
+        for name in ("cost", "path"):
+            function, held = self.functions[name], self.held_numbers.get(name, [])
+            if function is not None and _reads_beyond(function, held, system.group, len(self.inputs)):
+                raise InvalidInput(f"{name}(t, g, xi, u) reads more controls than the {len(self.inputs)} of this plan")
         self.bounded, self.low, self.high = sides(self.inputs)
         kept = seen if not self.inputs or self.inputs[0] not in seen else ()
         self.watched, self.least, self.most = sides(kept)
@@ -723,8 +723,7 @@ class _Task:
         """(the discrete problem, its numbers, the directions in which the start is free)."""
         n, size = self.system.group.dim, len(self.coordinates)
         dim = size + self.free_time + (size if self.is_periodic else 0)
-        cost, final_cost, path = self.functions
-        goal = unify(self.goal) if callable(self.goal) else None
+        cost, final_cost, path, goal = (self.functions[name] for name in FUNCTIONS)
         discrete = Discrete(
             self.method, dim, len(self.inputs), self.kinematic, self.redundant,
             not (self.kinematic or _keeps_group(self.method, self.system)), self.explicit,
@@ -738,8 +737,9 @@ class _Task:
         }  # fmt: skip
         if self.named is not None:
             numbers["wanted"] = self.wanted
-        if bounded and self.held_numbers:
-            numbers["path"] = [np.asarray(each, float) for each in self.held_numbers]
+        for name, held in self.held_numbers.items():
+            if bounded or name != "path":
+                numbers[f"in {name}"] = [np.asarray(each, float) for each in held]
         if not bounded:
             numbers |= dict.fromkeys(("low", "high", "least", "most"), np.zeros(0))
         if self.system.constraints and not self.redundant:
@@ -1073,7 +1073,7 @@ class _Task:
                     f"dimensions of positions and velocities (growth vector {brackets.nearby} of their fields and "
                     f"brackets), and no control changes {missed}, by {off:.2g}. Goals that leave it free may be reached"
                 )
-        held = any(map(any, (self.bounded, self.watched))) or self.functions[2] is not None
+        held = any(map(any, (self.bounded, self.watched))) or self.functions["path"] is not None
         if held and self._reaches_without_bounds(found, b, options):
             sure = ("are", "") if word == "stalled" else ("may be", ", or smooth a cost with corners, such as |u|")
             return (

@@ -70,6 +70,7 @@ from ..mechanics import (
     MechanicalSystem,
     State,
     admit_velocity,
+    free_numbers,
     judge_start,
     metric_on_D,
 )
@@ -170,7 +171,7 @@ def simulate(
     alone = t_end is None and t0 is None and progress is None and type(events) is tuple and not events
     alone = alone and isinstance(system, MechanicalSystem) and (directions is None or type(directions) is int)
     if alone and (type(steps), type(save_every), type(monitor), type(step)) == PLAIN_OPTIONS:
-        found = (None, []) if tangents is None else recognise(tangents, take_arrays=True, tell=False)
+        found = (None, []) if tangents is None else recognise(tangents, take="numbers", tell=False)
         if found is not None:
             kind = integrator, step, steps, save_every, monitor, backend, controls is not None, found[0], directions
             known_calls: Any = remember(("simulate", *kind), list)
@@ -1144,8 +1145,8 @@ def _slopes_of_problems(
     parts = [jax.tree.leaves(part) for part in problem]
     shapes = tuple([tuple([(np.shape(leaf), is_real(leaf)) for leaf in part]) for part in parts])
     real = tuple([tuple([mark for _, mark in part]) for part in shapes])
-    for take_arrays in () if is_traced(parts) or run is None else (True, False):
-        found = recognise(curve, take_arrays=take_arrays, tell=False)
+    for take in () if is_traced(parts) or run is None else ("numbers", "arrays", "traced"):
+        found = recognise(curve, take=take, tell=False)
         if found is None or (leaves := concrete_leaves(found[1])) is None:
             break
         given = CurveSlopes(found[0], shapes, directions, real)
@@ -1273,7 +1274,9 @@ def _require_axes(systems: MechanicalSystem) -> None:
 
 
 def _stack(items: list[Any], what: str) -> Any:
-    if not items or len({jax.tree.structure(item) for item in items}) != 1:
+    if len({jax.tree.structure(item) for item in items}) > 1:  # a number in a closure is 0 or 1 in some members, say
+        items = list(map(free_numbers, items))
+    if len({jax.tree.structure(item) for item in items}) != 1:
         raise InvalidInput(
             f"the {what} of an ensemble must be of one kind (same group, functions and parameter structure), "
             "and at least one"
