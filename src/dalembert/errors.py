@@ -30,8 +30,18 @@ class UnknownName(InvalidInput):
         super().__init__(f"unknown {kind} '{shown}'.{hint} Allowed: {', '.join(allowed) or 'none at all'}.")
 
 
+def refuse_traced(what: str, given: object) -> None:
+    """Refuse a number that JAX traces where a program is compiled for its value."""
+    if isinstance(given, jax.core.Tracer):
+        raise InvalidInput(
+            f"{what} needs a value that is known, but JAX traces it (jit, grad, vmap): a program is compiled for each "
+            "value (jax.jit(..., static_argnames=...) leaves an argument as it is)"
+        )
+
+
 def require_name(kind: str, given: object, allowed: Collection[object]) -> None:
     """Refuse what is none of these names or whole numbers."""
+    refuse_traced(kind, given)
     if isinstance(given, bool) or not isinstance(given, str | int) or given not in allowed:
         raise UnknownName(kind, given, map(str, allowed))
 

@@ -412,6 +412,14 @@ REFUSED = {
     "body needs numbers .* JAX traces mass": lambda m: da.Mechanism("r").body("base", mass=1.0 * m, ball=0.1),
     "the basis of D needs numbers": lambda x: PARTICLE.state([0.3, 1.0 * x, -0.2], momentum=[1.0, 0.7]).xi,
     r"run\.monitored needs numbers": lambda h: particle(step=0.1 * h).monitored,
+    r"node \(beta\) needs a value that is known, but JAX traces it": lambda s: da.LagrangeDAlembert(node=0.5 * s),
+    "tolerance needs a value that is known, but JAX traces it": lambda s: da.Taylor(tolerance=1e-9 * s),
+    "stages needs a value that is known, but JAX traces it": lambda n: da.Gauss(stages=n),
+    "order of discrete-moser-veselov needs a value that is known": lambda n: da.DiscreteMoserVeselov(order=2 * n),
+    "backend needs a value that is known": lambda n: particle(backend=n),
+    r"save\(system, state\) holds a number that JAX traces": lambda s: (
+        da.prepare(PARTICLE, METHOD, step=0.1, steps=3, save=lambda system, state: s * state.g)(BEGIN).values
+    ),
     "a comparison needs numbers that are known, but JAX traces steps": lambda h: da.compare(
         PARTICLE, {"a": METHOD}, BEGIN, steps=[0.1 * h], t_end=1.0
     ),
@@ -620,3 +628,13 @@ def test_runs_that_vmap_returned_are_examined_one_by_one():
     for what in (lambda: runs.plot(), lambda: runs.save("runs.nc"), lambda: runs.work()):
         with pytest.raises(da.InvalidInput, match=r"needs one run, but jax.vmap returned 3: take one of them, jax\.t"):
             what()
+
+
+def test_power_and_work_are_those_of_one_run():
+    """Lanes were members and states at once: what came of it was a traceback, or no number of theirs."""
+    runs = da.ensemble(PARTICLE, METHOD, [BEGIN, BEGIN], step=0.1, steps=3)
+    for what in (runs.power, runs.work):
+        with pytest.raises(da.InvalidInput, match="needs one run, and this is an ensemble: simulate the member alone"):
+            what()
+    with pytest.raises(da.InvalidInput, match="gave 'text'; allowed: arrays of numbers"):
+        da.prepare(PARTICLE, METHOD, step=0.1, steps=3, save=lambda system, state: "text")(BEGIN)

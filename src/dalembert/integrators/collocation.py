@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InvalidInput, require_name
+from ..errors import InvalidInput, refuse_traced, require_name
 from ..groups import Cayley, Retraction
 from ..kernels import as_routine, map_rows, with_slope
 from ..mechanics import MechanicalSystem, State, distribution, kinetic_metric
@@ -79,6 +79,7 @@ class Gauss(Integrator):
     checks_numbers_of = "nothing"
 
     def __post_init__(self) -> None:
+        refuse_traced("stages", self.stages)
         if type(self.stages) is not int or self.stages not in GAUSS_STAGES:
             raise InvalidInput(
                 f"stages is {self.stages!r}; allowed: {', '.join(map(str, GAUSS_STAGES))} (order twice that)"
@@ -261,6 +262,7 @@ class Lobatto(PhaseMethod):
             raise InvalidInput(
                 f'family = "{self.family}" needs form = "spark"; the form "nodes" is the variational pair of A and B'
             )
+        refuse_traced("stages", self.stages)
         if type(self.stages) is not int or self.stages not in LOBATTO_NODES:
             raise InvalidInput(
                 f"stages is {self.stages!r}; allowed: {', '.join(map(str, LOBATTO_NODES))} "

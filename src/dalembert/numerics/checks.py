@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..errors import InvalidInput, NumericalFailure
+from ..errors import InvalidInput, NumericalFailure, refuse_traced
 from ..kernels import LoweringError
 
 P = ParamSpec("P")
@@ -247,6 +247,7 @@ not_zero = partial(_one, "any finite number but 0", lambda x: x != 0)
 
 def require_range(name: str, value: Any, low: float, high: float) -> None:
     """Refuse what is not a number from `low` to `high`."""
+    refuse_traced(name, value)
     if isinstance(value, bool) or not (isinstance(value, int | float) and low <= value <= high):
         raise InvalidInput(f"{name} is {show(value)}; allowed: a number in [{low:g}, {high:g}]")
 

@@ -148,7 +148,7 @@ def check_events(events: Sequence[Event], system: MechanicalSystem, state: State
     given = (events,) if isinstance(events, Event) else tuple(events) if isinstance(events, Sequence) else (events,)
     for event in given:
         require_instance("an event", event, Event, "a list of dalembert.Event")
-        if is_traced(_captured_values(event.function)):
+        if is_traced(captured_values(event.function)):
             raise InvalidInput(
                 f"the function of {event.name or 'an event'!r} holds a number that JAX traces; allowed: known numbers. "
                 "Put it into the parameters p of the system, for function(t, g, xi, p)"
@@ -168,7 +168,7 @@ def check_events(events: Sequence[Event], system: MechanicalSystem, state: State
     return found
 
 
-def _captured_values(function: Any) -> list[Any]:
+def captured_values(function: Any) -> list[Any]:
     """Return what a function holds beside its arguments: the value of a quantity, what it closes over, its defaults."""
     if isinstance(function, Quantity):
         return [function.value]

@@ -37,6 +37,7 @@ from .driver import (
     run_steps,
     simulate,
 )  # fmt: skip
+from .events import captured_values
 from .loop import (
     NO_RECORD,
     Constants,
@@ -55,6 +56,7 @@ from .results import Record, Run
 Numbers = np.ndarray[Any, Any]
 Observable = Callable[[Any, State], Any]
 FIELDS = (*State._fields, *(name for name in Record._fields if name not in ("state", "step_size")))
+NUMBERS = (jax.Array, np.ndarray, np.number, np.bool_, int, float)
 SAVES = f'"all", "final", names among {", ".join(FIELDS)}, or a function (system, state) -> arrays'
 
 
@@ -126,6 +128,8 @@ def saving_kernel(integrator: Integrator, monitor: bool, save: str | tuple[str, 
         else:
             assert callable(save)
             values = call_own("save(system, state)", save, consts[0], record.state)
+            if wrong := [leaf for leaf in jax.tree.leaves(values) if not isinstance(leaf, NUMBERS)]:
+                raise InvalidInput(f"save(system, state) gave {show(wrong[0])}; allowed: arrays of numbers")
         known = all_finite((jnp.zeros(()), values)) | (loop.status != OK)
         return SavedRecord(values, jnp.where(known, loop.steps, NO_RECORD).astype(int))
 
@@ -363,6 +367,11 @@ def prepare(
         raise InvalidInput(f"save is {show(save)}; allowed: {SAVES}")
     if not (isinstance(chosen, str | tuple) or callable(chosen)):
         raise InvalidInput(f"save is {show(save)}; allowed: {SAVES}")
+    if callable(chosen) and is_traced(captured_values(chosen)):
+        raise InvalidInput(
+            "save(system, state) holds a number that JAX traces; allowed: known numbers. Put it into the parameters of "
+            "the system, or let save return what it is applied to"
+        )
     _require_rows(controls)
     every = steps if chosen == "final" else save_every
     schedule = make_schedule(integrator, monitor, step, steps, None, 0.0, every, controls, system.inputs, backend, None)

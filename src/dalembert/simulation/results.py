@@ -313,14 +313,16 @@ class Run:
         """Whether `jax.vmap` returned this: runs side by side, of which each has its own system and step."""
         return np.ndim(self.step) > 0
 
-    def _require_one(self, what: str) -> None:
-        """Refuse what the numbers of a run that JAX traces, or that are those of many runs, do not give."""
+    def _require_one(self, what: str, members: bool = True) -> None:
+        """Refuse what the numbers of a run that JAX traces, or of many runs, do not give; an ensemble unless it may."""
         require_known(what, self.records)
         if self._is_many:
             raise InvalidInput(
                 f"{what} needs one run, but jax.vmap returned {np.shape(self.step)[0]}: take one of them, "
                 "jax.tree.map(lambda leaf: leaf[k], run), or let da.ensemble make them"
             )
+        if np.ndim(self.final.status) and not members:
+            raise InvalidInput(f"{what} needs one run, and this is an ensemble: simulate the member alone")
 
     @property
     def holonomic_constraints(self) -> int:
@@ -445,7 +447,7 @@ class Run:
 
     def power(self) -> Numbers:
         """The power P = <F, xi> - L_t + <l, A xi> that enters the system, at each saved state of a single run."""
-        self._require_one("run.power()")
+        self._require_one("run.power()", members=False)
         return _powers(self, slice(None), self.controls_at_states())[0]
 
     def work(self) -> Numbers:
@@ -456,7 +458,7 @@ class Run:
         state of a controlled run must have been saved.
         """
         require_known("run.work()", self.records, "ask for it outside, or take run.energy()")
-        self._require_one("run.work()")
+        self._require_one("run.work()", members=False)
         states, u = self.records.state, self.held_controls()
         if u is not None and np.any(np.diff(np.asarray(self.records.steps)) != 1):
             raise InvalidInput(
