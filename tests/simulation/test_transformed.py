@@ -535,7 +535,7 @@ def attract(x, v, p, h, u, **options):
 
 
 CLOSE, NEAR = (jnp.array([x, 0.0]) for x in (0.05, 0.3))  # it fails in the first step, and after two
-PUSHED = jnp.array([-0.5, 0.0]), 1.0, 0.05, jnp.zeros((6, 2))
+ATTRACTED = jnp.array([-0.5, 0.0]), 1.0, 0.05, jnp.zeros((6, 2))
 ALL = tuple(range(5))
 
 
@@ -547,8 +547,8 @@ def members_and_gradients(function):
 @pytest.mark.parametrize("start", sampled([CLOSE, NEAR]))
 def test_a_run_that_failed_has_no_gradient_in_anything_that_it_was_given(start):
     """It stays where it was: what it shows there depends on no control after it, and at first on the start alone."""
-    assert attract(start, *PUSHED).status == "failed"
-    given = jax.tree.map(jnp.asarray, (start, *PUSHED))
+    assert attract(start, *ATTRACTED).status == "failed"
+    given = jax.tree.map(jnp.asarray, (start, *ATTRACTED))
     loss = lambda *x: jnp.sum(attract(*x).g[-1])
     left_out = lambda *x: jnp.where((run := attract(*x)).final.status == 0, jnp.sum(run.g[-1]), jnp.sum(x[0]))
     for transformed in (lambda f: jax.grad(f, ALL), lambda f: jax.jit(jax.grad(f, ALL)), members_and_gradients):
@@ -564,7 +564,7 @@ def test_members_that_failed_spoil_no_other_but_what_they_share():
         run = da.ensemble(system, da.LagrangeDAlembert(), states, step=h, steps=6, controls=u)
         return jnp.sum(run.g[member, -1])
 
-    given = jnp.stack([CLOSE, jnp.array([1.0, 0.0])]), *PUSHED[:3], jnp.zeros((2, 6, 2))
+    given = jnp.stack([CLOSE, jnp.array([1.0, 0.0])]), *ATTRACTED[:3], jnp.zeros((2, 6, 2))
     for transformed in (jax.grad(end, ALL), jax.jit(jax.grad(end, ALL), static_argnums=5)):
         bad, good = transformed(*given, 0), transformed(*given, 1)
         assert all(np.isnan(leaf).all() for leaf in bad[1:4])

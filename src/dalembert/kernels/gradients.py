@@ -34,6 +34,7 @@ from .lowering import shape_struct
 from .plans import Watch, evaluate, keep_carry, plan_of
 from .problem import Advance, Observe, Words, lane_axes
 from .transformations import (
+    FORWARDS,
     SlopeAdvance,
     SlopeObserve,
     adjoint_of,
@@ -886,9 +887,8 @@ def _push_of_program(*leaves: Any, whole: WholeRun, keeps: Marks) -> list[Any]:
     if push is None:
         return _slopes_in_parts(*leaves, whole=whole, keeps=keeps)
     found = push.scripts.run.bind(push.leaves(primals, along))
-    marked: list[Any] = mark_p.bind(
-        found[push.status] == whole.watch.good, *(found[k] for k in push.slopes), back=False
-    )
+    good = found[push.status] == whole.watch.good
+    marked: list[Any] = mark_p.bind(good, *(found[k] for k in push.slopes), back=FORWARDS, roots=())
     return marked
 
 
