@@ -227,7 +227,6 @@ def set_in_a_table(k):
     return through_a_helper
 
 
-
 def nested(k):
     def force(g):
         return k * g

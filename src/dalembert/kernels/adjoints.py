@@ -232,7 +232,7 @@ PLACES = 8
 def find_loops(jaxpr: Any) -> bool:
     """Whether a function contains, perhaps in functions that it calls, loops that end by a condition."""
     return any(
-        equation.primitive.name == "while" or (inner := _called(equation)) is not None and find_loops(inner.jaxpr)
+        equation.primitive.name == "while" or ((inner := _called(equation)) is not None and find_loops(inner.jaxpr))
         for equation in jaxpr.eqns
     )
 
@@ -244,7 +244,10 @@ def _called(equation: Any) -> core.ClosedJaxpr | None:
 def evaluate_reversibly(jaxpr: Any, consts: Leaves, *args: Any) -> list[Any]:
     """The values of a function whose loops have a transpose."""
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
-    read = lambda atom: atom.val if isinstance(atom, core.Literal) else known[atom]
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, core.Literal) else known[atom]
+
     for equation in jaxpr.eqns:
         given, inner = [read(atom) for atom in equation.invars], _called(equation)
         if equation.primitive.name == "while":
@@ -258,19 +261,23 @@ def evaluate_reversibly(jaxpr: Any, consts: Leaves, *args: Any) -> list[Any]:
     return [read(atom) for atom in jaxpr.outvars]
 
 
+_as_function: Any = core.jaxpr_as_fun  # JAX does not annotate it
+
+
 def reversible_loop(
     given: Leaves, cond_nconsts: int, body_nconsts: int, cond_jaxpr: Any, body_jaxpr: Any, **_: Any
 ) -> list[Any]:
     """A loop that ends by a condition, with a transpose: derivatives are those of the turns that it takes."""
-    tests, (held, begin) = given[:cond_nconsts], (given[cond_nconsts:][:body_nconsts], given[cond_nconsts + body_nconsts :])
+    tests, rest = given[:cond_nconsts], given[cond_nconsts:]
+    held, begin = rest[:body_nconsts], rest[body_nconsts:]
 
     def turn(held: Leaves, carry: Leaves) -> list[Any]:
         return evaluate_reversibly(body_jaxpr.jaxpr, body_jaxpr.consts, *held, *carry)
 
     def run(tests: Leaves, held: Leaves, begin: Leaves) -> tuple[Any, list[Any]]:
         """How many turns it takes, and what they leave."""
-        goes_on = lambda state: core.jaxpr_as_fun(cond_jaxpr)(*tests, *state[1])[0]
-        plain = lambda state: (state[0] + 1.0, core.jaxpr_as_fun(body_jaxpr)(*held, *state[1]))
+        goes_on = lambda state: _as_function(cond_jaxpr)(*tests, *state[1])[0]
+        plain = lambda state: (state[0] + 1.0, _as_function(body_jaxpr)(*held, *state[1]))
         end: tuple[Any, list[Any]] = lax.while_loop(goes_on, plain, (jnp.zeros(()), list(begin)))
         return end
 
@@ -299,8 +306,8 @@ def reversible_loop(
                 carry, at = turn(held, carry), at + 1.0
                 marked = (at == mark) & (at < last) & (filled < PLACES)
                 here = [marked & (filled == k) for k in range(PLACES)]
-                choose = lambda yes: partial(jnp.where, yes)
-                places = [jax.tree.map(choose(yes), (at, carry), old) for yes, old in zip(here, places, strict=True)]
+                pairs = [(partial(jnp.where, yes), old) for yes, old in zip(here, places, strict=True)]
+                places = [jax.tree.map(choose, (at, carry), old) for choose, old in pairs]
                 return at, jnp.where(marked, filled + 1.0, filled), places, carry, jnp.where(marked, at + stride, mark)
 
             found = lax.while_loop(lambda state: state[0] < last, step, (at, filled, places, carry, at + stride))

@@ -29,6 +29,7 @@ from .adjoints import Kept, Leaves, Marks, NativeAdjoint, RunSpec, find_adjoint,
 from .cache import StaleEntry
 from .execute import open_session, run_problem, runs_natively
 from .ir import LoweringError
+from .linear_algebra import instantiate_zeros
 from .llvm import NativeSession, Place, call_line, script_player
 from .lowering import shape_struct
 from .plans import Watch, evaluate, keep_carry, plan_of
@@ -897,18 +898,24 @@ MAX_MAPPED_OPERATIONS = 2_000_000
 long; it runs them side by side, as lanes."""
 
 
-def _batch(primitive: Any, function: Callable[..., list[Any]], leaves: Leaves, dims: Sequence[Any], **params: Any) -> Any:
+def _batch(
+    primitive: Any, function: Callable[..., list[Any]], leaves: Leaves, dims: Sequence[Any], **params: Any
+) -> Any:
     """Some short runs in a program that JAX writes go one after the other, as each would alone; others are lanes."""
-    size = next(leaf.shape[dim] for leaf, dim in zip(leaves, dims, strict=True) if dim is not None)
-    shapes = [shape_struct(np.delete(leaf.shape, [] if dim is None else dim), leaf.dtype) for leaf, dim in zip(leaves, dims, strict=True)]
+    pairs = list(zip(leaves, dims, strict=True))
+    size = next(leaf.shape[dim] for leaf, dim in pairs if dim is not None)
+    shapes = [
+        shape_struct(leaf.shape if dim is None else (*leaf.shape[:dim], *leaf.shape[dim + 1 :]), leaf.dtype)
+        for leaf, dim in pairs
+    ]
     whole = params["whole"]
     count = sum(each.num_leaves for each in (*whole.begin.structures[:2], whole.spec.structures[2]))
     if any(map(_is_program, leaves)) and _fits_script(whole, shapes[:count], MAX_MAPPED_OPERATIONS // size):
-        rows = [jnp.moveaxis(leaf, dim, 0) for leaf, dim in zip(leaves, dims, strict=True) if dim is not None]
+        rows = [jnp.moveaxis(leaf, dim, 0) for leaf, dim in pairs if dim is not None]
 
         def run(row: Any) -> Any:
             rest = iter(row)
-            given = [leaf if dim is None else next(rest) for leaf, dim in zip(leaves, dims, strict=True)]
+            given = [leaf if dim is None else next(rest) for leaf, dim in pairs]
             return primitive.bind(*given, **params)
 
         found = lax.map(run, rows)
@@ -933,7 +940,7 @@ ad.primitive_transposes[slope_p] = _transpose
 
 def _jvp_of_parts(function: Callable[..., list[Any]], primals: Leaves, tangents: Leaves, **params: Any) -> Any:
     real = [is_real(leaf) for leaf in primals]
-    along = [ad.instantiate_zeros(each) for each in pick(tangents, real)]  # type: ignore[no-untyped-call]  # JAX has no types
+    along = list(map(instantiate_zeros, pick(tangents, real)))
     return jax.jvp(
         lambda *values: function(*replace_leaves(list(primals), real, values), **params), pick(primals, real), along
     )
@@ -953,11 +960,11 @@ class Turn(NamedTuple):
 def _jvp_of_pull(primals: Leaves, tangents: Leaves, *, whole: WholeRun, keeps: Marks, some: Marks) -> Any:
     count = len(keeps)
     moving = tuple(not isinstance(each, ad.Zero) and is_real(x) for x, each in zip(primals, tangents, strict=True))
-    turn, params = Turn(moving[:count], moving[count + 1 :]), {"whole": whole, "keeps": keeps, "some": some}
+    turn, params = Turn(moving[:count], moving[count + 1 :]), cast(Any, {"whole": whole, "keeps": keeps, "some": some})
     inside = any(turn.leaves) and any(map(_is_program, (*primals, *tangents)))
     if not (inside and find_turned(primals[:count], turn=turn, **params)):
         return _jvp_of_parts(_pull_in_parts, primals, tangents, **params)
-    given = primals[:count] + primals[count + 1 :]
+    given = *primals[:count], *primals[count + 1 :]
     return pull_p.bind(*primals, **params), turn_p.bind(*given, *pick(tangents, moving), turn=turn, **params)
 
 
@@ -970,9 +977,7 @@ class Turned(NamedTuple):
     order: tuple[int, ...]  # the numbers of its cotangents among those given and their slopes
 
 
-def find_turned(
-    leaves: Leaves, *, whole: WholeRun, keeps: Marks, some: Marks, turn: Turn
-) -> Turned | None:
+def find_turned(leaves: Leaves, *, whole: WholeRun, keeps: Marks, some: Marks, turn: Turn) -> Turned | None:
     """How a script gives such slopes; None where none does."""
     push = find_push(whole, leaves, turn.leaves)
     if push is None:
@@ -1030,9 +1035,10 @@ def _turn_in_parts(*leaves: Any, whole: WholeRun, keeps: Marks, some: Marks, tur
 def _transpose_turn(cotangents: Leaves, *leaves: Any, whole: WholeRun, keeps: Marks, some: Marks, turn: Turn) -> Any:
     known = len(keeps) + sum(some)
     params: Any = {"whole": whole, "keeps": keeps, "some": some, "turn": turn}
-    shapes = [each.aval if ad.is_undefined_primal(each) else shape_of(each) for each in leaves[known:]]
+    is_unknown: Any = ad.is_undefined_primal  # JAX does not annotate it
+    shapes = [each.aval if is_unknown(each) else shape_of(each) for each in leaves[known:]]
     linear = jax.linear_transpose(lambda *slopes: _turn_in_parts(*leaves[:known], *slopes, **params), *shapes)
-    given = [ad.instantiate_zeros(each) for each in cotangents]
+    given = list(map(instantiate_zeros, cotangents))
     return [None] * known + list(linear(given))
 
 

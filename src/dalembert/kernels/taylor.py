@@ -736,7 +736,8 @@ def _adjoint(
             given = list(own)
             for i, leaf in zip(places, shift, strict=True):
                 given[i] = leaf
-            return core.jaxpr_as_fun(graph.closed)(*given, *state)
+            found: list[Any] = core.jaxpr_as_fun(graph.closed)(*given, *state)
+            return found
 
         f, pull = jax.vjp(slope, [own[i] for i in places], state)
         of_constants, of_state = pull(z)

@@ -525,7 +525,8 @@ def find_fixed_point(function: Function, guess: Array) -> Root:
         end, _, _ = jax.lax.while_loop(unfinished, body, (_begin(x), zero + jnp.inf, zero))
         return end, _is_faithful(end, zero)
 
-    return _find_with_slope(_convert_closure(as_routine(lambda x: x - function(x)), guess), solver, guess, contracts=True)
+    residual = _convert_closure(as_routine(lambda x: x - function(x)), guess)
+    return _find_with_slope(residual, solver, guess, contracts=True)
 
 
 def _solve_by_contraction(apply: Function, rhs: Array) -> Array:
@@ -539,8 +540,9 @@ def _solve_by_contraction(apply: Function, rhs: Array) -> Array:
         update = rhs - apply(y)
         y, size = y + update, jnp.max(jnp.abs(update))
         all_of_it = jnp.max(jnp.abs(y))
-        settled = (size * size <= 2.0**-53 * all_of_it * (last - size)) | (size <= 2.0**-40 * all_of_it) & (size >= last)
-        return y, size, count + 1.0, settled | (size == 0.0)
+        settled = (size == 0.0) | (size * size <= 2.0**-53 * all_of_it * (last - size))
+        stalled = (size <= 2.0**-40 * all_of_it) & (size >= last)
+        return y, size, count + 1.0, settled | stalled
 
     def unfinished(state: tuple[Array, Array, Array, Array]) -> Array:
         return (state[2] < 6 * MAX_ITERATIONS) & ~state[3] & jnp.isfinite(state[1])
