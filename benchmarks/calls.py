@@ -11,7 +11,8 @@ alone, without a run, is printed too. Targets: 300 us for a gradient under `jit`
 member of an ensemble beside its steps. A batch of calls follows one that is not counted: the caches of the processor
 hold another contestant then. "Beside its steps" is what is left by nine steps more; the first steps of a large kernel
 take longer than these, in caches that Python has used and from a guess that knows less. So the time of all native code
-(judging, beginning, ten steps, the record), as a clock around it says, and what is beside that stand there too.
+(judging, beginning, ten steps, the record), as a clock around it says, and what is beside that stand there too. Of an
+ensemble the calls are made without the steps: members are packed, judged, begun and recorded, and that is all.
 The first call of every contestant is measured in a process of its own, without and with what is on disk.
 """
 
@@ -39,9 +40,10 @@ from work_precision import sleigh as sleigh_equations
 from work_precision import suslov as suslov_equations
 
 import dalembert as da
+from dalembert.kernels.llvm import call_line
+from dalembert.kernels.plans import HostLanes
 
 STEPS, MEMBERS, BATCH = 10, 1 << 14, 20
-VEHICLES = 1 << 12  # members of a vehicle: ten steps of four times as many go in chunks, which one step does not
 Calls = dict[str, Callable[[], Any]]
 
 
@@ -218,6 +220,24 @@ def native_share(prepared: Any, state: Any, repeats: int) -> list[float]:
     return [1e6 * median(inside), 1e6 * median([all - part for all, part in zip(whole, inside, strict=True)])]
 
 
+def without_steps(call: Callable[[], Any]) -> Callable[[], Any]:
+    """The call of an ensemble whose native scripts end behind their first line, the beginning of the members."""
+    whole, cut = HostLanes._find_scripts, list[int]()
+
+    def begin_only(self: HostLanes, *given: Any) -> list[Any]:
+        cut.append(self.lanes)
+        line = len(call_line(self.begin.function, [(0, 0)] * 5, (1, 0, 1, 0), 0, (0, 0, 0)))
+        return [np.append(script[:line], 0) for script in whole(self, *given)]
+
+    def run() -> None:
+        HostLanes._find_scripts = begin_only
+        call()
+        HostLanes._find_scripts = whole
+        assert cut, "the members do not run as lanes in one call"
+
+    return run
+
+
 def measured(name: str, repeats: int) -> list[list[str]]:
     case = CASES[name][0]()
     calls = ours(case) | peers(name, case)
@@ -226,34 +246,33 @@ def measured(name: str, repeats: int) -> list[list[str]]:
     if "prepared, controls" in calls:
         row = np.full((1, len(case.system.inputs)), 0.1)
         calls["prepared, controls, one step"] = lambda: single(case.state, None, row)
-    number = VEHICLES if "speed" in case.system.start_names else MEMBERS
-    states = members(case, number)
-    group = partial(da.ensemble, case.system, case.integrator, states, step=case.step, save_every=STEPS)
-    calls |= {"ensemble": lambda: group(steps=STEPS), "ensemble, one step": lambda: group(steps=1)}
+    states = members(case, MEMBERS)
+    calls["ensemble"] = lambda: da.ensemble(case.system, case.integrator, states, step=case.step, steps=1)
+    calls["ensemble, a member beside its steps"] = without_steps(calls["ensemble"])
     for call in calls.values():
         call()
     batches = {key: repeated(call) for key, call in calls.items()}
     rounds = [{key: 1e6 * batch() / BATCH for key, batch in batches.items()} for _ in range(repeats)]
     micro = {key: [each[key] for each in rounds] for key in batches}
 
-    def without_steps(key: str) -> list[float]:
+    def beside_steps(key: str) -> list[float]:
         """By nine steps more: these, and not a thousand later ones, take as long as the ten of the call."""
         pairs = zip(micro[f"{key}, one step"], micro[key], strict=True)
         return [(STEPS * one - ten) / (STEPS - 1) for one, ten in pairs]
 
-    beside, each = without_steps("prepared"), [spent / number for spent in without_steps("ensemble")]
+    beside, each = beside_steps("prepared"), [spent / MEMBERS for spent in micro["ensemble, a member beside its steps"]]
     base = micro.get("jit of a scan")
     rows = []
     targets = {"simulate": 100.0, "state": 50.0, "state by names": 50.0, "energy_error": 50.0, "at": 50.0}
     targets |= {"simulate, controls": 100.0, "simulate, controls by name": 100.0}
     targets |= {"gradient": 3000.0, "gradient, jit": 300.0}
-    shown = {key: spent for key, spent in micro.items() if key != "ensemble" and not key.endswith("one step")}
+    shown = {key: spent for key, spent in micro.items() if "ensemble" not in key and not key.endswith("one step")}
     for key, spent in shown.items():
         text = verdict(median(spent), targets[key], at_most=True) if key in targets else f"{median(spent):.3g}"
         rows.append([f"{name}: {key}", text, "" if base is None else f"{ratio(spent, base):.2f}"])
     rows.append([f"{name}: prepared, beside its steps", verdict(median(beside), 15.0, at_most=True), ""])
     if "prepared, controls" in calls:
-        steered = verdict(median(without_steps("prepared, controls")), 15.0, at_most=True)
+        steered = verdict(median(beside_steps("prepared, controls")), 15.0, at_most=True)
         rows.append([f"{name}: prepared, controls, beside its steps", steered, ""])
     ten = da.prepare(case.system, case.integrator, step=case.step, steps=STEPS, save="final")
     native, rest = native_share(ten, case.state, repeats)

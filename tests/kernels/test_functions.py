@@ -14,6 +14,7 @@ from dalembert import kernels
 from dalembert.kernels import cuda, lowering, make_problem, run_problem
 from dalembert.kernels.llvm import NativeSession
 from dalembert.kernels.problem import Buffers, make_layout
+from dalembert.kernels.transformations import SlopeRun
 
 jax.config.update("jax_enable_x64", True)
 STAGES = 6
@@ -121,6 +122,16 @@ def implicit(p, x, control):
         value, slope = kernels.columns(f, x)
         x = x - kernels.eliminate(slope, value[:, None])[0][:, 0]
     return x + 0.01 * jnp.sum(kernels.map_rows(routine_sum, jnp.outer(p, p), jnp.outer(p, x)), axis=0)
+
+
+@pytest.mark.parametrize("directions", [None, 2, 3])
+def test_the_slopes_of_what_is_written_out_are_written_out_too(directions, monkeypatch):
+    """A loop over columns would find the slopes of all equations again in every turn: 10 runs instead of 3."""
+    monkeypatch.setattr(lowering, "MAX_INLINE_OPERATIONS", 6500)  # of 6000, and 8000 with slopes
+    x, front = np.linspace(-0.3, 0.5, 4), () if directions is None else (directions,)
+    posed = make_problem(lambda p, x, u: implicit(p, x, u), lambda p, x: x, x + 0.1, x)
+    pushed = SlopeRun(posed, [[True], [True], []], [np.ones((*front, 4))] * 2, directions).problem
+    assert not posed.lower().long and not pushed.lower().long
 
 
 def many_sines(p, y):

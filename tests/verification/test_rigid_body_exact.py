@@ -335,7 +335,7 @@ def change_of_motion(level, inertia, m, g, axes, t):
         return momentum, 0.5 * jnp.stack([skew[2, 1] - skew[1, 2], skew[0, 2] - skew[2, 0], skew[1, 0] - skew[0, 1]])
 
     rotation = free._motion_in_axes(level, inertia, m, g, axes, t)[1]
-    regular = free.turn_by_shape(level, free.Variation(), inertia, m, axes, t, turned_frame(level, t))[0]
+    regular = free.turn_by_shape(level, free.BodyVariation(), inertia, m, axes, t, turned_frame(level, t))[0]
     return regular, free.Change(*jax.vmap(push)(jnp.eye(12)), rotation)
 
 

@@ -351,7 +351,7 @@ def _move(inertia: Matrix3, m: Vector3, g: Matrix3, scale: Callable[[Body], Arra
     return new, g @ rotation_matrix(unit_multiple(quaternion_product(rotation_about(m, b.C, -B), q)))
 
 
-class Variation(NamedTuple):
+class BodyVariation(NamedTuple):
     """How a level changes: zeros, whose derivatives count. They are taken once a run; those of a state follow quickly.
 
     The axes (a, b, c) are those of the polhode. See `turn_by_shape`.
@@ -363,7 +363,7 @@ class Variation(NamedTuple):
 
 @jax.custom_jvp
 def exact_motion(
-    level: Polhode, variation: Variation, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar
+    level: Polhode, variation: BodyVariation, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3, t: Scalar
 ) -> tuple[Vector3, Matrix3]:
     """(momentum, attitude) at the time t after (m, g), of which `level` is the polhode; its derivatives are the map's.
 
@@ -567,7 +567,7 @@ def _rate(inertia: Matrix3, m: Vector3) -> Array:
     return rate
 
 
-class Form(NamedTuple):
+class BodyForm(NamedTuple):
     """A polhode in its own axes (a, b, c), with e_i = <m, L m> - L_i |m|^2.
 
     It has l^2 = |e_a (L_b - L_c)|, k^2 = |e_c (L_a - L_b)|/l^2 and 1 - k^2 = |e_b (L_a - L_c)|/l^2. Numbers that others
@@ -590,7 +590,7 @@ class Form(NamedTuple):
     along: Array  # m'
 
 
-def _form(level: Polhode, inertia: Matrix3, m: Vector3, axes: Matrix3, regular: bool = False) -> Form:
+def _form(level: Polhode, inertia: Matrix3, m: Vector3, axes: Matrix3, regular: bool = False) -> BodyForm:
     """The form of a polhode, usable where the momentum moves.
 
     `regular`: where no moments are nearly equal, and the motion is neither near an axis nor near the separatrix.
@@ -611,7 +611,7 @@ def _form(level: Polhode, inertia: Matrix3, m: Vector3, axes: Matrix3, regular: 
     by_gaps, by_excess, speed, square = divisor(gaps), divisor(excess), divisor(speed), divisor(square)
     amplitudes = jnp.abs(excess @ SHARED.T / (by_gaps @ DIVIDED.T))
     k2, mc = jnp.abs(excess[2] * gaps[2]) / speed, jnp.maximum(least / speed, TINY)
-    return Form(usable, own, m, L, gaps, excess, by_gaps, by_excess, speed, k2, mc, amplitudes, square, along)
+    return BodyForm(usable, own, m, L, gaps, excess, by_gaps, by_excess, speed, k2, mc, amplitudes, square, along)
 
 
 class Slopes(NamedTuple):
@@ -623,7 +623,7 @@ class Slopes(NamedTuple):
     gaps: Array
 
 
-def _slopes(form: Form, d_inverse: Array, d_square: Array, d_energy: Array) -> Slopes:
+def _slopes(form: BodyForm, d_inverse: Array, d_square: Array, d_energy: Array) -> Slopes:
     """The changes with those of 1/I (in the last axis), |m|^2 and <m, m/I>."""
     d_excess = d_energy[..., None] - d_square[..., None] * form.L - form.square * d_inverse
     d_gaps = d_inverse @ GAPS.T
@@ -634,9 +634,9 @@ def _slopes(form: Form, d_inverse: Array, d_square: Array, d_energy: Array) -> S
 
 
 @jax.custom_jvp
-def vary(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3) -> Variation:
+def vary(level: Polhode, inertia: Matrix3, m: Vector3, g: Matrix3, axes: Matrix3) -> BodyVariation:
     """How the level changes with inertia and momentum, both in principal axes, where it is regular."""
-    return Variation(jnp.zeros((3, 3)), jnp.zeros(5))
+    return BodyVariation(jnp.zeros((3, 3)), jnp.zeros(5))
 
 
 @vary.defjvp
@@ -661,22 +661,22 @@ def _vary_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any,
     phase = begun, 0.5 * slopes.speed, slopes.k2, 0.5 * (d_energy + d_inverse @ by_time), 0.5 * d_inverse @ by_sines
     turned = level.begin.T @ g @ own @ (axes_turn + _hat(here) @ d_start / form.square)
     found = jnp.stack([turned, growth, axes_turn]), jnp.stack(phase)
-    return vary(*primals), Variation(*(jnp.where(form.usable, each, 0.0) for each in found))
+    return vary(*primals), BodyVariation(*(jnp.where(form.usable, each, 0.0) for each in found))
 
 
-def _ratio(form: Form, m: Vector3) -> Array:
+def _ratio(form: BodyForm, m: Vector3) -> Array:
     """sn/dn of the phase of a momentum."""
     factor = jnp.sqrt(form.amplitudes[2] / jnp.where(form.usable, form.amplitudes[1], 1.0))
     return factor * m[1] / jnp.where(form.usable, m[2], 1.0)
 
 
-def _squares(form: Form) -> tuple[Array, Array]:
+def _squares(form: BodyForm) -> tuple[Array, Array]:
     """What the integrals of the squares of m are by the time and by int sn^2."""
     return form.amplitudes * np.array([1.0, 0.0, 1.0]), form.amplitudes * jnp.stack([-1.0, 1.0, -form.k2])
 
 
 def turn_by_shape(
-    level: Polhode, variation: Variation, inertia: Matrix3, m: Vector3, axes: Matrix3, t: Scalar, rows: Matrix3
+    level: Polhode, variation: BodyVariation, inertia: Matrix3, m: Vector3, axes: Matrix3, t: Scalar, rows: Matrix3
 ) -> tuple[Array, Array]:
     """(whether it is regular, the change of the attitude after the time t as a turn) in the axes of the polhode.
 

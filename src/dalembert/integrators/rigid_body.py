@@ -75,7 +75,7 @@ class ExactCarry(NamedTuple):
     level: Polhode
     inertia: Array
     axes: Array
-    variation: free.Variation = free.Variation()
+    variation: free.BodyVariation = free.BodyVariation()
 
 
 @register(words="The exact motion of a free rigid body, with steps of any size.", use_when="a rigid body turns freely")

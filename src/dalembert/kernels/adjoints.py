@@ -232,12 +232,13 @@ PLACES = 8
 def find_loops(jaxpr: Any) -> bool:
     """Whether a function contains, perhaps in functions that it calls, loops that end by a condition."""
     return any(
-        equation.primitive.name == "while" or ((inner := _called(equation)) is not None and find_loops(inner.jaxpr))
+        equation.primitive.name == "while"
+        or ((inner := _inner_function(equation)) is not None and find_loops(inner.jaxpr))
         for equation in jaxpr.eqns
     )
 
 
-def _called(equation: Any) -> core.ClosedJaxpr | None:
+def _inner_function(equation: Any) -> core.ClosedJaxpr | None:
     return equation.params["jaxpr"] if equation.primitive.name in ("jit", "pjit") else None
 
 
@@ -249,7 +250,7 @@ def evaluate_reversibly(jaxpr: Any, consts: Leaves, *args: Any) -> list[Any]:
         return atom.val if isinstance(atom, core.Literal) else known[atom]
 
     for equation in jaxpr.eqns:
-        given, inner = [read(atom) for atom in equation.invars], _called(equation)
+        given, inner = [read(atom) for atom in equation.invars], _inner_function(equation)
         if equation.primitive.name == "while":
             found = reversible_loop(given, **equation.params)
         elif inner is not None and find_loops(inner.jaxpr):

@@ -1322,14 +1322,15 @@ def lower(
         raise LoweringError(f"the step changes its carry: {mismatch}")
     jaxprs, trees = (advance_jaxpr, observe_jaxpr), (consts, carry, control)
     known: dict[int, int] = {}
+    inline = MAX_INLINE_OPERATIONS * getattr(advance, "steps_at_once", 1)
     try:
         rough = sum(_count_written_out(each.jaxpr, known) for each in jaxprs)
         long = any(getattr(each, "long", False) for each in (advance, observe))
-        if long or rough > LONG_FOR_CERTAIN * MAX_INLINE_OPERATIONS:
+        if long or rough > LONG_FOR_CERTAIN * inline:
             raise OperationsExceeded("the step is much too long to be written out")
-        lowering, program = _lower(jaxprs, *trees, min(budget, MAX_INLINE_OPERATIONS), None)
+        lowering, program = _lower(jaxprs, *trees, min(budget, inline), None)
     except OperationsExceeded:
-        if budget <= MAX_INLINE_OPERATIONS:
+        if budget <= inline:
             raise
         lowering, program = _lower(jaxprs, *trees, budget, Routines(*(each.jaxpr for each in jaxprs)))
     optimise(program)

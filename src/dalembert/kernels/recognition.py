@@ -127,7 +127,7 @@ def _never_changes(it: Any) -> bool:
     """Whether this object has its text now and later: no function, array or object of a user."""
     if isinstance(it, jax.tree_util.PyTreeDef):
         return _never_changes(it.node_data()) and all(map(_never_changes, it.children()))
-    if type(it) in (tuple, list, dict):
+    if type(it) in (tuple, list, dict) or (isinstance(it, tuple) and _has_name(type(it))):
         return all(map(_never_changes, it.items() if isinstance(it, dict) else it))
     if dataclasses.is_dataclass(it) and not isinstance(it, type | Template):
         return _has_name(type(it)) and all(_never_changes(getattr(it, field.name)) for field in dataclasses.fields(it))
@@ -521,7 +521,10 @@ def _recognise(function: Any, take: str, keep: frozenset[int]) -> tuple[Template
         parts, text, node = _Dissection(take, keep), [], function
         _write(function, (), text)
     if parts.floats > MAX_FLOATS:
-        return _recognise(function, "arrays", keep)
+        found = _recognise(function, "arrays", keep)
+        if (known := _seen.get((_code_of(function), "arrays", keep))) is not None:
+            _seen[_code_of(function), take, keep] = known
+        return found
     digest = hashlib.sha256("\0".join(text).encode()).hexdigest()
     if digest not in _templates:
         if isinstance(function, types.FunctionType) and function in _canonical:  # it read other globals then

@@ -340,6 +340,11 @@ class SlopeAdvance:
     controls: Marks
     directions: int | None = None
 
+    @property
+    def steps_at_once(self) -> int:
+        """How many steps may be written out in it. A loop over columns would find each slope again in every turn."""
+        return 1 + (self.directions or 1)
+
     def __call__(self, consts: Any, carry: Any, control: Any) -> Any:
         trees, slopes = zip(consts, carry, control, strict=True)
         marks = (self.consts, real_marks(carry[0]), self.controls)

@@ -858,7 +858,7 @@ def solve_semidefinite(matrix: Array, columns: Array) -> Array:
     return jnp.where(done[:, None] > 0, rows[:, q:], 0.0)
 
 
-class Reduction(NamedTuple):
+class ReducedMetric(NamedTuple):
     """M and A on the velocities x that are left where `units` are solved for the others: x_bound = fixed - K x."""
 
     free: Numbers
@@ -872,7 +872,7 @@ class Reduction(NamedTuple):
     rows: Array  # of those without units
 
 
-def reduce_by_units(units: Units, metric: Array, rows: Array) -> Reduction:
+def reduce_by_units(units: Units, metric: Array, rows: Array) -> ReducedMetric:
     """M and A where `units` are literal units in rows of A (see `fibre`)."""
     solved = np.array([i for i, unit in enumerate(units) if unit is not None], int)
     others = np.setdiff1d(np.arange(len(units)), solved)
@@ -884,7 +884,7 @@ def reduce_by_units(units: Units, metric: Array, rows: Array) -> Reduction:
     reduced = metric[free][:, free] - K.T @ metric[bound][:, free] - mixed @ K
     symmetric = jnp.triu(reduced) + jnp.triu(reduced, 1).T
     left = rows[others][:, free] - rows[others][:, bound] @ K
-    return Reduction(free, bound, solved, others, signs, K, mixed, symmetric, left)
+    return ReducedMetric(free, bound, solved, others, signs, K, mixed, symmetric, left)
 
 
 def solve_reduced(units: Units, metric: Array, rows: Array, top: Array, bottom: Array) -> tuple[Array, Array]:

@@ -436,7 +436,7 @@ def _integrate(
     if whole and (made := _run_for_gradient(schedule, consts, state, varies)):
         return made
     if loop is None:
-        kernel = judged(schedule.kernel, (consts, state))
+        kernel = judge_traced(schedule.kernel, (consts, state))
         loop = begin_loop(schedule, kernel, consts, (state, schedule.first_controls), varies)
     result, crossings = run_with_events(schedule, consts, loop, events, run)
     records, final = result.records, result.carry
@@ -635,7 +635,7 @@ def bind_blocks(
 
     A block after the first begins with the loop that the first one left, whose record is there already.
     """
-    lanes, begin, parts, done = schedule.lanes, judged(kernel, (consts, given[0])).begin, [], 0
+    lanes, begin, parts, done = schedule.lanes, judge_traced(kernel, (consts, given[0])).begin, [], 0
     own, source = None if lanes is None else schedule.axes()[0], (consts, given[0], varies)
     if given[0].system is consts[0]:
         begin, given = find_momentum_first(begin), (given[0]._replace(momentum=None), given[1])
@@ -762,7 +762,7 @@ def finish_run(
     return Run.of_loop(system, schedule.integrator, h, records, finish, held, every, tangents)
 
 
-def judged(kernel: RunKernel, start: Any) -> RunKernel:
+def judge_traced(kernel: RunKernel, start: Any) -> RunKernel:
     """Return the loop that fails at a start which nobody judged, because JAX traces its numbers."""
     return kernel._replace(begin=judge_begin(kernel.begin)) if is_traced(start) else kernel
 
@@ -1064,7 +1064,7 @@ def _integrate_tangents(
         rows.append(slopes)
         return result
 
-    first = make_problem(keep_carry, judged(schedule.kernel, (consts, state)).begin, consts, given)
+    first = make_problem(keep_carry, judge_traced(schedule.kernel, (consts, state)).begin, consts, given)
     loop = jax.tree.map(lambda leaf: leaf[0], run(first, saves=1, backend=schedule.backend).records)
     axis = len(front)
     pushed = [leaf.take(0, axis) for leaf in rows.pop()]

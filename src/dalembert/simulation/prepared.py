@@ -31,7 +31,7 @@ from .driver import (
     bind_blocks,
     finish_run,
     in_doubles,
-    judged,
+    judge_traced,
     make_replay,
     make_schedule,
     run_steps,
@@ -291,7 +291,7 @@ class PreparedRun:
         if is_traced((system, state, schedule.controls)):  # inside jit, native calls
             found = bind_blocks(schedule, self.kernel, consts, given)
         if found is None:
-            loop = begin_loop(schedule, judged(self.kernel, (consts, state)), consts, given)
+            loop = begin_loop(schedule, judge_traced(self.kernel, (consts, state)), consts, given)
             result = run_steps(schedule, self.kernel, consts, loop)
             if not is_traced((result.records, result.carry)):
                 return self._end_where_it_failed(result.records, result.carry)
