@@ -157,6 +157,7 @@ CASES = {
         lax.cond(x[1] > 0, lambda x: M @ M @ M @ jnp.sin(x), lambda x: -x, x),
     ),
     "switch": lambda x: lax.switch(largest(x), [jnp.sin, lambda x: M @ M @ jnp.cos(x), lambda x: M @ jnp.exp(x)], x),
+    "while of lanes": jax.vmap(lambda x: lax.while_loop(lambda y: jnp.abs(y) < 3.0, lambda y: 1.5 * y, x)),
     "while": lambda x: lax.while_loop(
         lambda c: c[0] < 100, lambda c: (2 * c[0] + 1, c[1] / 2, c[2]), (jnp.abs(x[0]), x, x)
     ),

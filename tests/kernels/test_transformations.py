@@ -200,6 +200,23 @@ def test_what_the_number_of_good_steps_tells_is_not_kept(save_every, monkeypatch
     assert {each.forwards.kept for each in made} == {2}
 
 
+def test_a_loop_of_lanes_ends_for_each_of_them_alone():
+    """What jax.vmap makes of a loop with a condition has a condition for each lane: it had no native code."""
+
+    def grow(x):
+        return jax.lax.while_loop(lambda y: jnp.abs(y) < 3.0, lambda y: y * (1.3 + 0.1 * x * x), x)
+
+    def step(carry, inputs, factor):
+        return jnp.sin(factor * jax.vmap(grow)(carry)), carry
+
+    def end(factor):
+        return kernels.run(step, jnp.array([0.3, -1.2, 2.0]), 2, parameters=factor, backend="llvm").carry
+
+    found, size = jax.jacfwd(end)(0.7), 1e-6
+    np.testing.assert_allclose(found, (end(0.7 + size) - end(0.7 - size)) / (2 * size), rtol=1e-6)
+    agree(jax.jacrev(end)(0.7), found)
+
+
 def test_what_has_no_native_code_is_differentiated_by_xla():
     def step(carry, inputs, parameters):
         return parameters @ jnp.linalg.cholesky(jnp.eye(2) + jnp.outer(carry, carry)) @ carry, carry

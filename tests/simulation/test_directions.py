@@ -55,6 +55,23 @@ def test_tangents_in_several_directions_are_those_of_each(count):
         assert np.abs(numbers(one)).max() > 0.1
 
 
+@pytest.mark.parametrize("method", sampled([da.DiscreteGradient(), da.Gauss()]), ids=lambda method: method.name)
+def test_methods_that_iterate_their_derivative_have_several_directions(method):
+    """Each direction ends its iteration by itself, and such loops had no native code."""
+
+    def end(x):
+        system = da.System(
+            da.Euclidean(2), lambda t, q, v, p: 0.5 * v @ v - jnp.cos(q[0] - p * q[1]),
+            lambda t, q, p: jnp.stack([q[1], 1.0])[None], parameters=x[0],
+        )  # fmt: skip
+        start = system.state(x[1:3], system.project(x[1:3], x[3:5]))
+        run = da.simulate(system, method, start, step=x[5], steps=4)
+        return jnp.concatenate([run.g[-1], run.xi[-1]])
+
+    x = jnp.array([0.7, 0.2, 0.3, 0.5, -0.4, 0.1])
+    np.testing.assert_allclose(jax.jacfwd(end)(x), jax.jit(jax.jacrev(end))(x), rtol=1e-11, atol=1e-12)
+
+
 def knife(t, q, v, p):
     return 0.5 * p["m"] * (v[0] ** 2 + v[1] ** 2) + 0.5 * p["J"] * v[2] ** 2
 

@@ -557,6 +557,28 @@ def test_a_run_that_failed_has_no_gradient_in_anything_that_it_was_given(start):
         assert np.array_equal(found[0], [1.0, 1.0]) and not any(np.any(leaf) for leaf in found[1:])
 
 
+@pytest.mark.parametrize("method", sampled([da.LagrangeDAlembert(), da.RungeKutta()]), ids=lambda method: method.name)
+def test_a_run_that_left_its_domain_can_be_left_out(method):
+    """Its last step has derivatives NaN, and 0 times these was NaN, also in what it shared with good runs."""
+
+    def end(v, u):
+        system = da.System(
+            da.Euclidean(1), lambda t, q, v, p: 0.5 * v @ v + 0.3 * jnp.sqrt(1.0 - q[0]), force=lambda t, q, v, u, p: u,
+            inputs=1,
+        )  # fmt: skip
+        run = da.simulate(system, method, system.state([-0.5], v[None]), step=0.1, steps=6, controls=u)
+        return run.g[-1, 0], run.final.status == 0
+
+    given, pushes = jnp.array([0.3, 4.0]), jnp.full((6, 1), 0.1)
+    loss = lambda v, u: jnp.sum(jax.vmap(lambda v: jnp.where((found := end(v, u))[1], found[0], 0.0))(v))
+    expected = jax.grad(lambda v, u: end(v, u)[0], (0, 1))(given[0], pushes)
+    assert not end(given[1], pushes)[1]
+    for gradient in (jax.grad(loss, (0, 1)), jax.jit(jax.grad(loss, (0, 1)))):
+        found = gradient(given, pushes)
+        np.testing.assert_allclose(found[0], [expected[0], 0.0], rtol=1e-12)
+        np.testing.assert_allclose(found[1], expected[1], rtol=1e-12)
+
+
 def test_members_that_failed_spoil_no_other_but_what_they_share():
     def end(x, v, p, h, u, member):
         system = da.System(POINT.group, POINT.lagrangian, force=POINT.force, inputs=2, parameters=p)

@@ -271,14 +271,22 @@ def reversible_loop(
     """A loop that ends by a condition, with a transpose: derivatives are those of the turns that it takes."""
     tests, rest = given[:cond_nconsts], given[cond_nconsts:]
     held, begin = rest[:body_nconsts], rest[body_nconsts:]
+    lanes = cond_jaxpr.out_avals[0].ndim  # under jax.vmap each lane ends by itself
 
-    def turn(held: Leaves, carry: Leaves) -> list[Any]:
-        return evaluate_reversibly(body_jaxpr.jaxpr, body_jaxpr.consts, *held, *carry)
+    def test(tests: Leaves, carry: Leaves) -> Any:
+        return _as_function(cond_jaxpr)(*tests, *carry)[0]
+
+    def turn(tests: Leaves, held: Leaves, carry: Leaves, evaluate: Callable[..., Any] = evaluate_reversibly) -> Any:
+        after = evaluate(body_jaxpr.jaxpr, body_jaxpr.consts, *held, *carry)
+        if not lanes:
+            return after
+        yes, pairs = test(tests, carry), zip(after, carry, strict=True)
+        return [jnp.where(yes.reshape(yes.shape + (1,) * (new.ndim - lanes)), new, old) for new, old in pairs]
 
     def run(tests: Leaves, held: Leaves, begin: Leaves) -> tuple[Any, list[Any]]:
         """How many turns it takes, and what they leave."""
-        goes_on = lambda state: _as_function(cond_jaxpr)(*tests, *state[1])[0]
-        plain = lambda state: (state[0] + 1.0, _as_function(body_jaxpr)(*held, *state[1]))
+        goes_on = lambda state: jnp.any(test(tests, state[1]))
+        plain = lambda state: (state[0] + 1.0, turn(tests, held, state[1], jax.core.eval_jaxpr))
         end: tuple[Any, list[Any]] = lax.while_loop(goes_on, plain, (jnp.zeros(()), list(begin)))
         return end
 
@@ -288,10 +296,10 @@ def reversible_loop(
 
     def forwards(tests: Leaves, held: Leaves, begin: Leaves) -> tuple[list[Any], Any]:
         count, end = run(tests, held, begin)
-        return end, (count, held, begin)
+        return end, (count, tests, held, begin)
 
     def backwards(kept: Any, cotangents: Leaves) -> Any:
-        count, held, begin = kept
+        count, tests, held, begin = kept
         marks = real_marks(held), real_marks(begin)
 
         def take_back(state: Any) -> Any:
@@ -304,7 +312,7 @@ def reversible_loop(
 
             def step(state: Any) -> Any:
                 at, filled, places, carry, mark = state
-                carry, at = turn(held, carry), at + 1.0
+                carry, at = turn(tests, held, carry), at + 1.0
                 marked = (at == mark) & (at < last) & (filled < PLACES)
                 here = [marked & (filled == k) for k in range(PLACES)]
                 pairs = [(partial(jnp.where, yes), old) for yes, old in zip(here, places, strict=True)]
@@ -315,7 +323,8 @@ def reversible_loop(
             _, filled, places, carry, _ = found
 
             def slopes(shared: Leaves, own: Leaves) -> list[Any]:
-                return real_leaves(turn(replace_leaves(held, marks[0], shared), replace_leaves(carry, marks[1], own)))
+                new = replace_leaves(held, marks[0], shared), replace_leaves(carry, marks[1], own)
+                return real_leaves(turn(tests, *new))
 
             moving = pick(held, marks[0]), pick(carry, marks[1])
             shared, before = jax.vjp(slopes, *moving)[1](after)
@@ -400,6 +409,7 @@ class TransposedAdvance:
     long: bool = False  # whether nobody tries to write it out
     skips: bool = False  # records whose cotangents vanish; the derivative by these would be lost
     some: Marks | None = None  # which real leaves of a record have cotangents; None: all
+    leaves_out: bool = False  # what gets no cotangents, also where derivatives are NaN, as of a step that failed
 
     def __call__(self, consts: Any, state: Any, row: Any) -> Any:
         (after, sums, _), (kept, control, record, recorded) = state, row
@@ -426,7 +436,10 @@ class TransposedAdvance:
                 some = jnp.stack([jnp.any(leaf != 0.0) for leaf in record]).any()
                 recorded = recorded & some if self.sparse else some
             after, sums = add() if recorded is None else lax.cond(recorded, add, lambda: (after, sums))
-        before, shared, acting = pull(after)
+        before, shared, acting = found = pull(after)
+        if self.leaves_out and after:
+            asked = jnp.stack([jnp.any(leaf != 0.0) for leaf in after]).any()
+            before, shared, acting = jax.tree.map(lambda leaf: jnp.where(asked, leaf, 0.0), found)
         return before, [a + b for a, b in zip(sums, shared, strict=True)], acting
 
 
@@ -571,7 +584,8 @@ class NativeAdjoint:
         self.own, self.shared, self.acting = own, consts, acting
         alone = self.lanes is None  # what one trajectory does once is better short than fast
         long = lowered.long or (alone and spec.steps == 1)
-        step = replace(transposed_step(spec, self.marks, self.real_records), long=long, skips=alone, some=self.some)
+        step = transposed_step(spec, self.marks, self.real_records)
+        step = replace(step, long=long, skips=alone, some=self.some, leaves_out=True)
         self.seen = step.observe is not None
         seen = self.real_records if self.seen else []
         solutions = lowered.notes if notes else None

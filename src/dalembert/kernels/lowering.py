@@ -423,8 +423,25 @@ def _loop(
 def _while(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
     tests, bodies = params["cond_nconsts"], params["body_nconsts"]
     test_consts, body_consts, carry = args[:tests], args[tests : tests + bodies], args[tests + bodies :]
-    test = lambda c: lowering.lower_closed(params["cond_jaxpr"], [*test_consts, *c])[0].item()
-    return _loop(lowering, carry, test, lambda c: lowering.lower_closed(params["body_jaxpr"], [*body_consts, *c]))
+
+    def goes_on(carry: Arrays) -> ValueArray:
+        return lowering.lower_closed(params["cond_jaxpr"], [*test_consts, *carry])[0]
+
+    def body(carry: Arrays) -> Arrays:
+        after = lowering.lower_closed(params["body_jaxpr"], [*body_consts, *carry])
+        return after if not lanes else list(map(partial(_choose, lowering.builder, goes_on(carry)), after, carry))
+
+    def test(carry: Arrays) -> Value:
+        some: Value = reduce(partial(lowering.builder.logic, "or"), goes_on(carry).flat)
+        return some
+
+    lanes = params["cond_jaxpr"].out_avals[0].ndim  # under jax.vmap each lane ends by itself
+    return _loop(lowering, carry, test, body)
+
+
+def _choose(builder: Builder, yes: ValueArray, new: ValueArray, old: ValueArray) -> ValueArray:
+    """The rows of `new` for which `yes` is true, and of `old` for the others."""
+    return rules.map_elements(builder.select, yes.reshape(yes.shape + (1,) * (new.ndim - yes.ndim)), new, old)
 
 
 def _cond(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
