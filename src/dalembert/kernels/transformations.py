@@ -342,8 +342,8 @@ class SlopeAdvance:
 
     @property
     def steps_at_once(self) -> int:
-        """How many steps may be written out in it. A loop over columns would find each slope again in every turn."""
-        return 1 + (self.directions or 1)
+        """As how many steps it may be written out: a loop over columns would find each slope again in every turn."""
+        return 2 + 2 * (self.directions or 1)
 
     def __call__(self, consts: Any, carry: Any, control: Any) -> Any:
         trees, slopes = zip(consts, carry, control, strict=True)
