@@ -540,7 +540,7 @@ def _columns(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
         scalar = derive_columns(function, lowering.builder.budget) if own else None
         if (
             scalar
-            and len(scalar.statements) > MAX_DERIVED_OPERATIONS
+            and len(scalar.statements) > MAX_DERIVED_OPERATIONS * (lowering.builder.budget // MAX_INLINE_OPERATIONS)
             and lowering.builder.budget >= MAX_INLINE_OPERATIONS
         ):
             raise OperationsExceeded(f"a Jacobian of {len(scalar.statements)} operations")
