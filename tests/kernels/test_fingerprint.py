@@ -1,5 +1,6 @@
 """Warm starts: a second process traces nothing, and other code, values and globals have other fingerprints."""
 
+import dataclasses
 import enum
 import functools
 import os
@@ -852,3 +853,31 @@ def test_decorated_functions_slices_and_ranges_compile_once(build, fresh):
     assert ends_as(build(2.0), 2.0)
     fresh.lowerings.clear()
     assert ends_as(build(3.0), 3.0) and not fresh.lowerings
+
+
+def test_a_curve_of_problems_that_asks_what_a_number_is_keeps_it():
+    system = da.System(da.Euclidean(2), lambda t, g, xi, p: 0.5 * xi @ xi - 0.5 * p * g @ g, parameters=2.0)
+    start = system.state(np.ones(2), [1.0, 0.0])
+
+    def slopes(make):
+        run = da.simulate(system, da.RungeKutta(), start, step=0.1, steps=2, tangents=make)
+        return np.concatenate([np.ravel(leaf).astype(float) for leaf in jax.tree.leaves(run.tangents)])
+
+    plain = lambda c: lambda s: (dataclasses.replace(system, parameters=2.0 + c * s), start, 0.1)
+    asks = lambda c: lambda s: (
+        dataclasses.replace(system, parameters=2.0 + (c if isinstance(c, float) else 9.0) * s), start, 0.1
+    )  # fmt: skip
+    for c in (2.0, 3.0):
+        np.testing.assert_allclose(slopes(asks(c)), slopes(plain(c)), rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_traced_number_that_cannot_be_taken_out_is_told_in_a_sentence():
+    """It ended in a traceback of JAX."""
+
+    def end(k):
+        held = functools.lru_cache(lambda n: k * n)
+        return harmonic_end(spring(lambda g: held(1) * g))
+
+    with pytest.raises(da.errors.InvalidInput, match="make it a parameter"):
+        jax.grad(end)(2.0)

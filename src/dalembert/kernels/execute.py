@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..errors import InvalidInput
 from . import cuda, llvm
 from .adjoints import is_real
 from .cache import StaleEntry
@@ -654,6 +655,11 @@ class XlaSession:
             p.advance, p.observe, self.axes, self.limit, p.consts, self.state, controls, count, every
         )
         for rows_on_host, new in zip(self.host, jax.tree.leaves(records), strict=True):
+            if isinstance(new, jax.core.Tracer):
+                raise InvalidInput(
+                    "a function of the system holds a number that JAX traces, where it cannot be taken out of it: make "
+                    "it a parameter, p of lagrangian(t, g, xi, p)"
+                )
             rows_on_host[first : first + count] = np.asarray(new)[:count]
 
     def records(self, count: int) -> Any:
