@@ -1,5 +1,6 @@
 """Warm starts: a second process traces nothing, and other code, values and globals have other fingerprints."""
 
+import dataclasses
 import enum
 import functools
 import os
@@ -675,3 +676,219 @@ def test_a_builtin_that_a_global_hides_is_read_again():
     space["abs"] = lambda x: 3.0
     assert known[0] is known[1] is known[2]
     assert recognition.recognise(make(np.array([0.7])), take="arrays")[0] is not known[0]
+
+
+def spring(force):
+    """A function of a spring with this force."""
+    return lambda t, g, xi, p: 0.5 * xi @ xi - 0.5 * force(g) @ g
+
+
+def ends_as(lagrangian, stiffness):
+    """Whether a run is that of a spring whose stiffness is a parameter."""
+    wanted = harmonic(lambda t, g, xi, p: 0.5 * xi @ xi - 0.5 * (p * g) @ g, parameters=jnp.asarray(stiffness) + 0.0)
+    return np.abs(harmonic(lagrangian) - wanted).max() < 1e-12
+
+
+def by_instance(k):
+    return spring(lambda g: (k if isinstance(k, float) else 7.0) * g)
+
+
+def by_type(k):
+    return spring(lambda g: (k if type(k) is float else 7.0) * g)
+
+
+def by_shape(k):
+    return spring(lambda g: (7.0 if hasattr(k, "shape") else k) * g)
+
+
+def by_name(k):
+    table = {"2.0": 2.0, "3.0": 3.0}
+    return spring(lambda g: table.get(f"{k}", 7.0) * g)
+
+
+def by_trial(k):
+    def force(g):
+        try:
+            return float(k) * g
+        except TypeError:
+            return 7.0 * g
+
+    return spring(force)
+
+
+def by_a_shared_list(k):
+    terms = []
+
+    def add(term):
+        terms.append(term)
+
+    def lagrangian(t, g, xi, p):
+        terms[:] = [0.5 * xi @ xi]
+        add(-0.5 * k * g @ g)
+        return sum([terms.pop() for _ in range(len(terms))])
+
+    return lagrangian
+
+
+def by_a_shared_variable(k):
+    total = 0.0
+
+    def add(term):
+        nonlocal total
+        total = total + term
+
+    def lagrangian(t, g, xi, p):
+        nonlocal total
+        total = 0.5 * xi @ xi
+        add(-0.5 * k * g @ g)
+        return total
+
+    return lagrangian
+
+
+ASKERS = [by_instance, by_type, by_shape, by_name, by_trial, by_a_shared_list, by_a_shared_variable]
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot be recognised")
+@pytest.mark.parametrize("build", ASKERS)
+def test_a_function_that_tells_a_traced_number_from_a_known_one_keeps_it(build, fresh):
+    """And so does one whose parts share what they change: put together again they would share nothing."""
+    for k in (2.0, 3.0, 2.0):
+        assert ends_as(build(k), k)
+
+
+def test_which_numbers_are_needed_may_follow_from_another(fresh):
+    build = lambda a, b: spring(lambda g: (float(a) if b > 0.0 else 2.0 * a) * g)
+    for a, b in ((2.0, -1.5), (3.0, -1.5), (3.0, 2.0), (2.0, 2.0)):
+        assert ends_as(build(a, b), a if b > 0.0 else 2.0 * a)
+
+
+def test_a_dictionary_keeps_its_order(fresh):
+    """JAX puts dictionaries in the order of their keys; a user's function may go through the values."""
+    build = lambda masses: spring(lambda g: sum(k * np.eye(2)[i] * g[i] for i, k in enumerate(masses.values())))
+    assert ends_as(build({"x": 2.0, "a": 3.0}), [2.0, 3.0])
+    fresh.lowerings.clear()
+    assert ends_as(build({"x": 4.0, "a": 5.0}), [4.0, 5.0])
+    assert len(fresh.lowerings) == 0
+
+
+class Gears:
+    """An object with an integer, which stays a constant."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def lagrangian(self, t, g, xi, p):
+        return 0.5 * xi @ xi - 0.5 * self.n * g @ g
+
+    __call__ = lagrangian
+
+
+@pytest.mark.parametrize("function", [lambda gears: gears.lagrangian, lambda gears: gears])
+def test_an_object_that_changed_is_another_function(function, fresh):
+    """Methods of one object are equal, whatever it holds: JAX took the second for the first."""
+    gears = Gears(2)
+    assert ends_as(function(gears), 2)
+    gears.n = 4
+    assert ends_as(function(gears), 4)
+    fresh()
+    assert ends_as(function(Gears(2)), 2)  # whose first function reads 4 now
+
+
+def test_what_changed_after_a_system_was_built_is_said(fresh):
+    """A program of the other value was stored under the name of the first, for all processes."""
+    systems = [da.System(da.Euclidean(2), lambda t, g, xi, p: 0.5 * xi @ xi - 0.5 * n * g @ g) for n in (2, 3)]
+    with pytest.raises(ValueError, match="build the system again"):
+        systems[0].state(np.ones(2), [1.0, 0.0])
+        da.simulate(systems[0], da.RungeKutta(), systems[0].state(np.ones(2), [1.0, 0.0]), step=0.1, steps=2)
+    array = np.array([2, 2])
+    build = lambda array: spring(lambda g: array * g)
+    assert ends_as(build(array), 2)
+    array[:] = 5
+    fresh()
+    assert ends_as(build(np.array([2, 2])), 2)
+
+
+CLASSES = {
+    "namedtuple": "class Law(typing.NamedTuple):\n    k: int = 1\n    def force(self, g): return {} * self.k * g",
+    "dataclass": "@dataclasses.dataclass\nclass Law:\n    k: int = 1\n    def force(self, g): return {} * self.k * g",
+    "enum": "class Laws(enum.Enum):\n    A = 1\n    def force(self, g): return {} * g\nLaw = lambda: Laws.A",
+    "int": "class Law(int):\n    def force(self, g): return {} * g",
+    "dict": "class Law(dict):\n    __getattr__ = dict.__getitem__\n    def force(self, g): return {} * g",
+    "array": "class Own(np.ndarray):\n    def force(self, g): return {} * g\nLaw = lambda: np.zeros(1).view(Own)",
+    "set": "class Own:\n    k = {}\n    __repr__ = lambda self: 'own'\n"
+    "class Law:\n    each = frozenset([Own()])\n    def force(self, g): return sum(one.k for one in self.each) * g",
+    "default": "class Law:\n    table = collections.defaultdict(lambda: {})\n"
+    "    def force(self, g): return self.table['k'] * g",
+    "settable": "class Law:\n    k = property(lambda self: self.n, lambda self, n: setattr(self, 'n', {} * n))\n"
+    "    def force(self, g):\n        own = type(self)()\n        own.k = 1\n        return own.k * g",
+    "meta": "class Meta(type):\n    k = property(lambda kind: {})\n"
+    "class Law(metaclass=Meta):\n    def force(self, g): return type(self).k * g",
+    "abstract": "class Law(abc.ABC):\n    def force(self, g): return {} * g",
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_functions_of_a_class_are_part_of_a_fingerprint(name):
+    """Whatever it derives from: another method of an Enum or a NamedTuple ran the program of the old one."""
+
+    def recognise(factor):
+        names = {"__name__": "own_laws", "np": np}
+        header = "import abc, collections, dataclasses, enum, typing\n"
+        exec(f"{header}{CLASSES[name].format(factor)}\nlaw = Law()", names)
+        law = names["law"]
+        return recognition.recognise(spring(lambda g: law.force(g)))[0]
+
+    assert recognise(2) is recognise(2) is not recognise(3)
+
+
+def decorated(k):
+    def force(g):
+        return k * g
+
+    return spring(functools.wraps(force)(lambda g: force(g)))
+
+
+class Slice:
+    """An abstract class, slices and ranges stay what they are."""
+
+    def __init__(self, k):
+        self.k, self.part, self.count = k, slice(0, 2), range(1)
+
+    def lagrangian(self, t, g, xi, p):
+        return 0.5 * xi @ xi - sum(0.5 * self.k * g[self.part] @ g[self.part] for _ in self.count)
+
+
+@pytest.mark.parametrize("build", [decorated, lambda k: Slice(k).lagrangian])
+def test_decorated_functions_slices_and_ranges_compile_once(build, fresh):
+    assert ends_as(build(2.0), 2.0)
+    fresh.lowerings.clear()
+    assert ends_as(build(3.0), 3.0) and not fresh.lowerings
+
+
+def test_a_curve_of_problems_that_asks_what_a_number_is_keeps_it():
+    system = da.System(da.Euclidean(2), lambda t, g, xi, p: 0.5 * xi @ xi - 0.5 * p * g @ g, parameters=2.0)
+    start = system.state(np.ones(2), [1.0, 0.0])
+
+    def slopes(make):
+        run = da.simulate(system, da.RungeKutta(), start, step=0.1, steps=2, tangents=make)
+        return np.concatenate([np.ravel(leaf).astype(float) for leaf in jax.tree.leaves(run.tangents)])
+
+    plain = lambda c: lambda s: (dataclasses.replace(system, parameters=2.0 + c * s), start, 0.1)
+    asks = lambda c: lambda s: (
+        dataclasses.replace(system, parameters=2.0 + (c if isinstance(c, float) else 9.0) * s), start, 0.1
+    )  # fmt: skip
+    for c in (2.0, 3.0):
+        np.testing.assert_allclose(slopes(asks(c)), slopes(plain(c)), rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_traced_number_that_cannot_be_taken_out_is_told_in_a_sentence():
+    """It ended in a traceback of JAX."""
+
+    def end(k):
+        held = functools.lru_cache(lambda n: k * n)
+        return harmonic_end(spring(lambda g: held(1) * g))
+
+    with pytest.raises(ValueError, match="make it a parameter"):
+        jax.grad(end)(2.0)

@@ -654,6 +654,11 @@ class XlaSession:
             p.advance, p.observe, self.axes, self.limit, p.consts, self.state, controls, count, every
         )
         for rows_on_host, new in zip(self.host, jax.tree.leaves(records), strict=True):
+            if isinstance(new, jax.core.Tracer):
+                raise ValueError(
+                    "a function of the system holds a number that JAX traces, where it cannot be taken out of it: make "
+                    "it a parameter, p of lagrangian(t, g, xi, p)"
+                )
             rows_on_host[first : first + count] = np.asarray(new)[:count]
 
     def records(self, count: int) -> Any:

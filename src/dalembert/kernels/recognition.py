@@ -14,10 +14,11 @@ import dataclasses
 import dis
 import functools
 import hashlib
+import inspect
 import sys
 import types
 import warnings
-from collections import ChainMap, OrderedDict
+from collections import ChainMap, OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from importlib import import_module
@@ -37,8 +38,10 @@ MAX_RECOGNISED = 1024
 """Functions that are remembered; the one used least recently goes first."""
 IMPORT = dis.opmap["IMPORT_NAME"]
 """The instruction of a function that imports a module."""
-_PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes, np.dtype)
+_PLAIN = (type(None), type(...), type(NotImplemented), bool, int, float, complex, str, bytes, slice, range, np.dtype)
 _ARRAYS = (np.ndarray, np.generic, jax.Array)
+_DERIVED = (bool, int, float, complex, str, bytes, np.ndarray, np.generic, dict, tuple, list, Enum)
+"""What is written by its contents, and by its class where that is a user's."""
 
 
 class Unfingerprintable(LookupError):
@@ -56,7 +59,12 @@ def _write(it: Any, within: tuple[Any, ...], text: list[str]) -> None:
     """Add the text of a thing; `within` are the functions and modules that are being written already."""
     kind = type(it)
     text.append(f"{kind.__module__}.{kind.__qualname__}")
-    if kind in _PLAIN or isinstance(it, _PLAIN):
+    if kind in _PLAIN:
+        text.append(repr(it))
+        return
+    if isinstance(it, _DERIVED) and kind not in within and not _in_library(kind.__module__):
+        _write_class(kind, (*within, kind), text)  # its functions read what the object is
+    if isinstance(it, _PLAIN):
         text.append(repr(it))
         if own := getattr(it, "__dict__", None):
             _write(own, within, text)
@@ -71,8 +79,11 @@ def _write(it: Any, within: tuple[Any, ...], text: list[str]) -> None:
         text.append(f"{data.dtype} {data.shape} {hashlib.sha256(data.tobytes()).hexdigest()}")
         if data.dtype == object:  # those were places in memory
             _write(data.tolist(), within, text)
+        if isinstance(it, np.ndarray) and kind is not np.ndarray:  # a unit, or a mask
+            _write(vars(it), within, text)
     elif isinstance(it, dict):
-        _write_all(within, *it.items(), *vars(it).items() if hasattr(it, "__dict__") else (), text=text)
+        rest = getattr(it, "default_factory", None) if isinstance(it, defaultdict) else None
+        _write_all(within, *it.items(), *vars(it).items() if hasattr(it, "__dict__") else (), rest, text=text)
     elif any(it is other for other in within):
         text.append(str([it is other for other in within].index(True)))
     elif isinstance(it, types.ModuleType):
@@ -82,8 +93,10 @@ def _write(it: Any, within: tuple[Any, ...], text: list[str]) -> None:
     elif _has_name(it):
         text.append(f"{it.__module__}.{it.__qualname__}")
     elif isinstance(it, Template):
+        it.renew()
         text.append(it.digest)
     elif isinstance(it, types.FunctionType):
+        _require_plain(it)
         within = (*within, it)
         cells = [_contents(cell) for cell in it.__closure__ or ()]
         known = [] if (it.__module__ or "").partition(".")[0] == PACKAGE else _globals_read(it)
@@ -91,21 +104,28 @@ def _write(it: Any, within: tuple[Any, ...], text: list[str]) -> None:
         _write_all(within, it.__module__, it.__code__, *defaults, cells, known, text=text)
     elif isinstance(it, types.CodeType):
         text.append(_text_of_code(it))
+    elif isinstance(it, types.MethodDescriptorType | types.WrapperDescriptorType):  # dict.get
+        _write_all(within, it.__objclass__, it.__name__, text=text)
     elif isinstance(it, types.MethodType):
         _write_all(within, it.__self__, it.__func__, text=text)
     elif isinstance(it, functools.partial):
         _write_all(within, it.func, it.args, it.keywords, text=text)
     elif isinstance(it, frozenset | set):
-        text += sorted(repr(each) for each in it)
-    elif dataclasses.is_dataclass(it) and _has_name(type(it)):
+        texts: list[list[str]] = [[] for _ in it]
+        for each, own in zip(it, texts, strict=True):
+            _write(each, within, own)
+        text += sum(sorted(texts), [str(len(texts))])
+    elif dataclasses.is_dataclass(it) and not isinstance(it, type) and _has_name(type(it)):
         _write_all(within, *(getattr(it, field.name) for field in dataclasses.fields(it)), text=text)
     elif isinstance(it, tuple | list) and (_has_name(type(it)) or hasattr(it, "_fields")):
         _write_all(within, *it, text=text)
     elif isinstance(it, type):
         _write_class(it, (*within, it), text)
-    elif type(it).__module__ != "builtins" and hasattr(it, "__dict__") and not _in_library(type(it).__module__):
-        slotted = [getattr(it, name, None) for name in _slots(type(it))]
-        _write_all((*within, it), type(it), vars(it), slotted, text=text)
+    elif (
+        kind.__module__ != "builtins" and not _in_library(kind.__module__) and (hasattr(it, "__dict__") or _slots(kind))
+    ):
+        slotted = [getattr(it, name, None) for name in _slots(kind)]
+        _write_all((*within, it), kind, getattr(it, "__dict__", {}), slotted, text=text)
     elif not jax.tree_util.all_leaves([it]):  # a system, say
         _write_all((*within, it), *jax.tree.flatten(it), text=text)
     elif isinstance(it, jax.custom_jvp | jax.custom_vjp):  # rules may close over more than the function does
@@ -143,10 +163,21 @@ def _text_of_code(code: types.CodeType) -> str:
     counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
     parts: list[str] = []
     _write_all((), code.co_qualname, code.co_code, *names, *counts, code.co_consts, text=parts)
+    if not ASKING.isdisjoint((*code.co_names, *(each.opname for each in dis.get_instructions(code)))):
+        parts.append(ASKS)
     if len(_codes) >= MAX_RECOGNISED:
         _codes.clear()
     _codes[id(code)] = code, "\0".join(parts)
     return _codes[id(code)][1]
+
+
+ASKING = frozenset((
+    "isinstance", "issubclass", "type", "__class__", "hasattr", "getattr", "callable", "isscalar", "iscomplexobj",
+    "str", "repr", "format", "id", "hash", "round", "MATCH_CLASS", "PUSH_EXC_INFO", "FORMAT_VALUE", "FORMAT_SIMPLE",
+    "FORMAT_WITH_SPEC", "CONVERT_VALUE",
+))  # fmt: skip
+"""Names and instructions by which code may tell a number that JAX traces from a known one."""
+ASKS = "asks what a number is"
 
 
 _codes: dict[int, tuple[types.CodeType, str]] = {}
@@ -189,6 +220,33 @@ def _globals_read(function: types.FunctionType) -> list[tuple[str, Any]]:
     return found
 
 
+def _require_plain(function: types.FunctionType) -> None:
+    """Refuse a function of the user's that changes variables around it, or reads more than its names say."""
+    if _in_library(function.__module__):
+        return
+    if changed := _changes(function.__code__):
+        raise Unfingerprintable(f"{function.__qualname__} changes the variable {changed} around it")
+    for name in ("eval", "exec", "globals"):
+        if name in function.__code__.co_names and name not in function.__globals__:
+            raise Unfingerprintable(f"{function.__qualname__} calls {name}")
+
+
+@functools.lru_cache(MAX_RECOGNISED)
+def _changes(code: types.CodeType) -> str | None:
+    """A variable around a function, or a global, that its code or the functions inside it change; None without."""
+    inner = [
+        _changes(each) for each in code.co_consts if isinstance(each, types.CodeType) and each.co_flags & NEW_SCOPE
+    ]
+    own = [each.argval for each in dis.get_instructions(code) if each.opname in STORES]
+    return next((name for name in (*own, *inner) if name and name not in code.co_cellvars), None)
+
+
+NEW_SCOPE = 2
+"""The flag of code whose variables are its own: a function, and no body of a class."""
+STORES = ("STORE_DEREF", "DELETE_DEREF", "STORE_GLOBAL", "DELETE_GLOBAL")
+"""Instructions that change variables of the functions around, or globals."""
+
+
 def _other_globals(function: types.FunctionType) -> list[tuple[str, Any]]:
     """The globals that a function reads beside `_global_values`."""
     own = _global_values(function)
@@ -204,8 +262,8 @@ def _global_values(function: types.FunctionType) -> dict[str, Any]:
     return {name: it for name, it in found.items() if not (isinstance(it, types.ModuleType | type) or _has_name(it))}
 
 
-REFLECTIVE = frozenset(("eval", "exec", "globals", "locals", "vars"))
-"""Functions by which code reads more than its names say."""
+REFLECTIVE = frozenset(("locals", "vars"))
+"""Functions by which code may read more than its names say."""
 
 
 def _write_class(it: type, within: tuple[Any, ...], text: list[str]) -> None:
@@ -213,24 +271,48 @@ def _write_class(it: type, within: tuple[Any, ...], text: list[str]) -> None:
     if _in_library(it.__module__):
         raise Unfingerprintable(f"the class {it.__qualname__} is not found by its name")
     own = {name: value for name, value in vars(it).items() if name not in UNREAD_ENTRIES}
-    own = {name: getattr(value, "__func__", getattr(value, "fget", value)) for name, value in own.items()}
+    own = {name: _function_in(value) for name, value in own.items()}
+    if issubclass(it, tuple) and "_fields" in own:  # the rest was made by NamedTuple
+        own = {name: value for name, value in own.items() if name not in vars(_Named) or name == "_fields"}
+        own = {name: value for name, value in own.items() if name not in own["_fields"]}
     if issubclass(it, Enum):  # the rest was made by Enum
         own = {name: value for name, value in own.items() if isinstance(value, types.FunctionType)}
         own |= {name: (member.value,) for name, member in it.__members__.items()}
     kept = {name: value for name, value in own.items() if not isinstance(value, types.MemberDescriptorType)}
     text.append(it.__qualname__)
-    rest = {k: v for k, v in kept.items() if not _is_made_by_dataclass(k)}
-    _write_all(within, *it.__bases__, rest, text=text)
+    rest = {k: v for k, v in kept.items() if not _is_made_by_dataclass(k, v)}
+    _write_all(within, *it.__bases__, type(it), rest, text=text)
+
+
+def _function_in(entry: Any) -> Any:
+    """The function of a method or a property in a class; both functions of one that can be set."""
+    if isinstance(entry, property) and entry.fset is not None:
+        return entry.fget, entry.fset
+    return getattr(entry, "__func__", getattr(entry, "fget", entry))
+
+
+class _Named(NamedTuple):
+    """What every NamedTuple has."""
 
 
 UNREAD_ENTRIES = (
-    "__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__static_attributes__", "__match_args__"
+    "__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__static_attributes__", "__match_args__",
+    "__abstractmethods__", "_abc_impl", "__orig_bases__", "__parameters__"
 )  # fmt: skip
 """Entries of a class that no function of it reads."""
 
 
-def _is_made_by_dataclass(name: str) -> bool:
+def _is_made_by_dataclass(name: str, value: Any) -> bool:
     """Whether `dataclass` made this entry of a class, which follows from its fields."""
+    if isinstance(value, types.FunctionType) and name in (
+        "__init__",
+        "__repr__",
+        "__eq__",
+        "__setattr__",
+        "__delattr__",
+    ):
+        made: types.FunctionType = inspect.unwrap(value)
+        return made.__code__.co_filename == "<string>"
     return name.startswith("__dataclass") or name in ("__firstlineno__", "__hash__", "__slots__", "_field_defaults")
 
 
@@ -264,7 +346,10 @@ def _in_library(module: str | None) -> bool:
 
 def _has_name(it: Any) -> bool:
     """Whether a class or function is what its module calls by its name, in a package whose version is in the key."""
-    module, name = getattr(it, "__module__", None), getattr(it, "__qualname__", None)
+    try:
+        module, name = getattr(it, "__module__", None), getattr(it, "__qualname__", None)
+    except Exception:  # a user's __getattr__ may raise what it likes
+        return False
     if not isinstance(module, str) or not isinstance(name, str):
         return False
     top = module.partition(".")[0]
@@ -280,14 +365,36 @@ def _has_name(it: Any) -> bool:
 # One object for all functions that compute the same.
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class Template:
     """A function without the numbers that it holds: one object for all functions of the same text."""
 
     digest: str
     function: Callable[..., Any]
-    part: Part | None  # of the function; None where no number was taken out
+    part: HeldPart | None  # of the function; None where no number was taken out
     inputs: int  # how many were
+    asks: bool  # whether its code may tell a traced number from a known one
+    taken: tuple[str, frozenset[int]]  # which numbers were taken out
+    sample: list[Any] | None  # numbers in their places; None where some were traced
+    given: Callable[..., Any]  # the function that had this text first
+    latest: Callable[..., Any]  # and last
+
+    def renew(self) -> None:
+        """Look whether this is what it was, before a program of it is kept; else the latest function stands in.
+
+        Objects, arrays and globals that a function reads may have changed since, and it would be traced as another one.
+        """
+        if self.sample is None:
+            return
+        now = self.given if self.part is None else self.fill(self.sample)
+        if _dissect(now, *self.taken)[0] == self.digest:
+            return
+        digest, _, node, _ = _dissect(self.latest, *self.taken)
+        if digest != self.digest:
+            name = getattr(self.latest, "__qualname__", type(self.latest).__qualname__)
+            raise ValueError(f"what {name} reads (a global, an attribute, an array) changed: build the system again")
+        self.function = self.given = self.latest
+        self.part = node if isinstance(node, HeldPart) else None
 
     def fill(self, numbers: Sequence[Any]) -> Callable[..., Any]:
         """The function that holds these numbers."""
@@ -295,12 +402,12 @@ class Template:
         return made
 
 
-class Part(NamedTuple):
+class HeldPart(NamedTuple):
     """A function, a method, a partial, or an object of a user's class, some of whose contents are taken out."""
 
     it: Any  # as it was met first
     structure: Any  # of its contents
-    nodes: tuple[Any, ...]  # of its leaves: _INPUT, an `_Outer`, a `Part`, or what stays
+    nodes: tuple[Any, ...]  # of its leaves: _INPUT, an `_Outer`, a `HeldPart`, or what stays
     inputs: int
     reach: int  # the outermost part that it refers to
 
@@ -312,7 +419,7 @@ class Part(NamedTuple):
         def value(node: Any) -> Any:
             if node is _INPUT:
                 return next(numbers)
-            if isinstance(node, Part):
+            if isinstance(node, HeldPart):
                 return node.build(numbers, around)
             return around[node.reach] if isinstance(node, _Outer) else node
 
@@ -337,6 +444,7 @@ def _open(it: Any) -> list[Any] | None:
     """The contents of what can be put together again with others; None for everything else."""
     kind = type(it)
     if kind is types.FunctionType:
+        _require_plain(it)
         space = _global_values(it)
         if not (it.__closure__ or it.__defaults__ or it.__kwdefaults__ or space):
             return None
@@ -345,6 +453,8 @@ def _open(it: Any) -> list[Any] | None:
         return [it.func, it.args, it.keywords]
     if kind is types.MethodType:
         return [it.__self__, it.__func__]
+    if kind is dict:
+        return [OrderedDict(it)]
     if kind is _JITTED:
         return [it.__wrapped__]
     if kind.__module__ == "builtins" or isinstance(it, type | types.ModuleType | Enum) or _in_library(kind.__module__):
@@ -371,6 +481,8 @@ def _make_blank(it: Any) -> Any:
         names = (*MODULE_NAMES, *_names_of_code(it.__code__)[0])
         space = {name: it.__globals__[name] for name in names if name in it.__globals__}
         return _with_cells(it, tuple(types.CellType() for _ in it.__closure__ or ()), space)
+    if type(it) is dict:
+        return {}
     return None if isinstance(it, _WITHOUT_BLANK) else object.__new__(type(it))
 
 
@@ -394,11 +506,22 @@ def _complete(it: Any, blank: Any, contents: list[Any]) -> Any:
         for cell, value in zip(blank.__closure__ or (), cells, strict=True):
             cell.cell_contents = value
         return blank
+    if type(it) is dict:
+        blank.update(contents[0])
+        return blank
     for name, value in contents[1].items():
         object.__setattr__(blank, name, value)
     if contents[0]:
         blank.__dict__.update(contents[0])
     return blank
+
+
+def _attributes(function: types.FunctionType) -> dict[str, Any]:
+    """Those of a function, without what a decorator that holds the decorated function calls it."""
+    own = {**vars(function)}
+    if "__wrapped__" in own and any(cell.cell_contents is own["__wrapped__"] for cell in function.__closure__ or ()):
+        del own["__wrapped__"]
+    return own
 
 
 def _with_cells(
@@ -410,7 +533,7 @@ def _with_cells(
     made.__kwdefaults__, made.__qualname__, made.__module__ = (
         function.__kwdefaults__, function.__qualname__, function.__module__
     )  # fmt: skip
-    made.__dict__.update(vars(function))
+    made.__dict__.update(_attributes(function))
     return made
 
 
@@ -419,8 +542,11 @@ def _flatten(contents: Any) -> tuple[list[Any], Any]:
 
 
 def _is_leaf(node: Any) -> bool:
-    """None is a leaf, and so is a dictionary whose keys have no order."""
-    return node is None or (type(node) is dict and len(set(map(type, node))) > 1)
+    """None is a leaf, and so is a dictionary that is not in the order of its keys, in which JAX would put it."""
+    if type(node) is not dict:
+        return node is None or type(node) is defaultdict
+    keys = list(node)
+    return len(set(map(type, keys))) > 1 or (len(keys) > 1 and not (type(keys[0]) is str and keys == sorted(keys)))
 
 
 TAKES = ("traced", "arrays", "numbers", "all")
@@ -469,20 +595,20 @@ class _Dissection:
         flat, structure = _flatten(contents)
         form: list[str] = []
         nodes = tuple([self.part(leaf, (*within, it), form) for leaf in flat])
-        inner = [node for node in nodes if isinstance(node, Part | _Outer)]
+        inner = [node for node in nodes if isinstance(node, HeldPart | _Outer)]
         inputs = sum(node is _INPUT for node in nodes) + sum(node.inputs for node in inner)
         reach = min((node.reach for node in inner), default=len(within))
         if not inputs and reach >= len(within):
             _write(it, within, text)
             return it
         if isinstance(it, types.FunctionType):
-            rest = it.__module__, it.__code__, {**vars(it)}, _other_globals(it)
+            rest = it.__module__, it.__code__, _attributes(it), _other_globals(it)
             _write_all((*within, it), *rest, structure, text=text)
         else:
             kind = type(it).__name__ if isinstance(it, _WITHOUT_BLANK) else type(it)
             _write_all((*within, it), kind, structure, text=text)
         text += form
-        return Part(it, structure, nodes, inputs, reach)
+        return HeldPart(it, structure, nodes, inputs, reach)
 
 
 _templates: OrderedDict[str, Template] = OrderedDict()
@@ -513,32 +639,47 @@ def _recognise(function: Any, take: str, keep: frozenset[int]) -> tuple[Template
     known = _seen.get((_code_of(function), take, keep))
     if known is not None and (again := known(function)) is not None:
         return again
-    text: list[str] = []
-    parts = _Dissection(take, keep)
-    try:
-        node = parts.part(function, (), text)
-    except _TooLarge:
-        parts, text, node = _Dissection(take, keep), [], function
-        _write(function, (), text)
+    given, (digest, parts, node, asks) = function, _dissect(function, take, keep)
     if parts.floats > MAX_FLOATS:
         found = _recognise(function, "arrays", keep)
         if (known := _seen.get((_code_of(function), "arrays", keep))) is not None:
             _seen[_code_of(function), take, keep] = known
         return found
-    digest = hashlib.sha256("\0".join(text).encode()).hexdigest()
     if digest not in _templates:
         if isinstance(function, types.FunctionType) and function in _canonical:  # it read other globals then
             function = _with_cells(function, function.__closure__)
+        elif any(_is_same(function, each.function) for each in _templates.values()):  # its object was another one then
+            function = functools.partial(function)
         with contextlib.suppress(TypeError):
             _canonical.add(function)
-        part = node if isinstance(node, Part) else None
-        _templates[digest] = Template(digest, function, part, len(parts.numbers))
+        part, sample = node if isinstance(node, HeldPart) else None, None
+        if not any(isinstance(each, jax.core.Tracer) for each in parts.numbers):
+            sample = [np.full(np.shape(each), 2.5, each.dtype) for each in parts.numbers]
+        count = len(parts.numbers)
+        _templates[digest] = Template(digest, function, part, count, asks, (take, keep), sample, given, given)
         while len(_templates) > MAX_RECOGNISED:
             _templates.popitem(last=False)
     _templates.move_to_end(digest)
+    _templates[digest].latest = given
     if parts.numbers:
-        _see(function, take, keep, _templates[digest])
+        _see(given, take, keep, _templates[digest])
     return _templates[digest], parts.numbers
+
+
+def _dissect(function: Any, take: str, keep: frozenset[int]) -> tuple[str, _Dissection, Any, bool]:
+    """(the digest of a function's text, its numbers, its node, whether it asks what numbers are)."""
+    parts, text = _Dissection(take, keep), list[str]()
+    try:
+        node = parts.part(function, (), text)
+    except _TooLarge:
+        parts, text, node = _Dissection(take, keep), [], function
+        _write(function, (), text)
+    return hashlib.sha256("\0".join(text).encode()).hexdigest(), parts, node, any(ASKS in each for each in text)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether JAX takes two functions for one: methods are made anew whenever they are named."""
+    return one is other or (isinstance(one, types.MethodType) and isinstance(other, types.MethodType) and one == other)
 
 
 def is_own(it: Any) -> bool:
@@ -554,15 +695,25 @@ def take_numbers(
     A number stays where a condition, NumPy or an exponent needs it. That is found out by tracing the function with the
     arguments that `at` makes, and serves all functions of the same text with the same `key`.
     """
-    found = recognise(function, take=take)
-    if found is None or not found[1]:
-        return found
-    place = found[0].digest, key
-    if place not in _needed:
-        while len(_needed) >= MAX_RECOGNISED:
-            del _needed[next(iter(_needed))]
-        _needed[place] = _find_needed(function, *found, at())
-    return recognise(function, take=take, keep=_needed[place]) if _needed[place] else found
+    first = found = recognise(function, take=take)
+    keep: frozenset[int] = frozenset()
+    while found is not None and found[1]:
+        place = found[0].digest, key
+        if place not in _needed:
+            while len(_needed) >= MAX_RECOGNISED:
+                del _needed[next(iter(_needed))]
+            _needed[place] = _find_needed(function, *found, at())
+        if not _needed[place]:
+            break
+        every = first[1] if first else []
+        free = [k for k, it in enumerate(every) if k not in keep or isinstance(it, jax.core.Tracer)]
+        keep = keep.union(
+            free[k] for k in _needed[place]
+        )  # which of the others are needed may follow from their values
+        found = recognise(function, take=take, keep=keep)
+        if found is not None and len(found[1]) > len(free) - len(_needed[place]):
+            return None  # what was traced stayed in an object that its parts share
+    return found
 
 
 _needed: dict[tuple[str, Any], frozenset[int]] = {}
@@ -597,22 +748,39 @@ def _find_needed(function: Any, template: Template, numbers: list[Any], at: tupl
     """The places of the numbers that a function needs to know when it is traced."""
     known = [k for k, number in enumerate(numbers) if not isinstance(number, jax.core.Tracer)]
 
-    def trace(some: Sequence[int], own: Callable[..., Any] | None = None) -> Any:
-        """The program of the function with these of the known numbers as inputs; None where it does not take them."""
+    def given_inputs(some: Sequence[int], own: Callable[..., Any] | None = None) -> tuple[list[int], Any]:
+        """(the places of the inputs, the function of these): these of the known numbers, and the traced ones."""
         inputs = [k for k in range(len(numbers)) if k in some or k not in known]
 
         def run(values: list[Any], at: tuple[Any, ...]) -> Any:
             given = dict(zip(inputs, values, strict=True))
             return (own or template.fill([given.get(k, number) for k, number in enumerate(numbers)]))(*at)
 
+        return inputs, run
+
+    def trace(some: Sequence[int], own: Callable[..., Any] | None = None) -> Any:
+        """The program of the function with these of the known numbers as inputs; None where it does not take them."""
+        inputs, run = given_inputs(some, own)
         try:
             return jax.make_jaxpr(run)([jax.typeof(numbers[k]) for k in inputs], at).jaxpr
         except Exception:  # whatever it is: the function is called as it was given, and says it then
             return None
 
+    def means_the_same(some: Sequence[int]) -> bool:
+        """Whether the value is that with known numbers, away from where most of its terms are 0."""
+        values = []
+        for each, own in ((some, None), ((), function if len(known) == len(numbers) else None)):
+            inputs, run = given_inputs(each, own)
+            leaves, structure = jax.tree.flatten(([numbers[k] if k in known else 0.7 for k in inputs], at))
+            shifts = [0.3 + 0.1 * np.arange(np.size(leaf)).reshape(np.shape(leaf)) for leaf in leaves[len(inputs) :]]
+            moved = [leaf + shift for leaf, shift in zip(leaves[len(inputs) :], shifts, strict=True)]
+            values.append(jax.jit(run)(*jax.tree.unflatten(structure, leaves[: len(inputs)] + moved)))
+        pairs = zip(*map(jax.tree.leaves, values), strict=True)
+        return all(np.allclose(one, other, rtol=1e-6, equal_nan=True) for one, other in pairs)
+
     def takes(some: Sequence[int]) -> bool:
         made = trace(some)
-        return made is not None and not _has_free_exponent(made)
+        return made is not None and not _has_free_exponent(made) and (not template.asks or means_the_same(some))
 
     if len(known) == len(numbers) and _has_objects(template.part) and str(trace([])) != str(trace([], function)):
         return frozenset(known)  # put together again it is another one: it asks which object something is
@@ -624,8 +792,8 @@ def _find_needed(function: Any, template: Template, numbers: list[Any], at: tupl
 
 def _has_objects(part: Any) -> bool:
     """Whether objects of the user's classes are put together again."""
-    own = not isinstance(part.it, (types.FunctionType, *_WITHOUT_BLANK))
-    return own or any(_has_objects(node) for node in part.nodes if isinstance(node, Part))
+    own = not isinstance(part.it, (types.FunctionType, dict, *_WITHOUT_BLANK))
+    return own or any(_has_objects(node) if isinstance(node, HeldPart) else is_own(node) for node in part.nodes)
 
 
 def _has_free_exponent(jaxpr: Any) -> bool:
@@ -702,7 +870,7 @@ def _see(function: Any, take: str, keep: frozenset[int], made: Template) -> None
         leaves, structure = _flatten(it)
         changing.append((it, (structure, list(map(bits, leaves)))))
         named = isinstance(it, np.ndarray) or (_has_name(type(it)) and _never_changes(structure))
-        return named and all(map(settles, leaves))
+        return named and not any(type(leaf) is dict for leaf in leaves) and all(map(settles, leaves))
 
     def read(it: types.FunctionType, found: list[tuple[str, Any]]) -> bool:
         return read_entries([(it.__globals__, name, value) for name, value in found])
@@ -719,11 +887,10 @@ def _see(function: Any, take: str, keep: frozenset[int], made: Template) -> None
             entries = [(name, value) for name, value in vars(each).items() if name not in UNREAD_ENTRIES]
             sizes.append((vars(each), len(vars(each))))
             for name, value in entries:
-                value = getattr(value, "__func__", getattr(value, "fget", value))
-                if not isinstance(value, types.MemberDescriptorType) and not _is_made_by_dataclass(name):
+                if not isinstance(value, types.MemberDescriptorType) and not _is_made_by_dataclass(name, value):
                     found.append((vars(each), name, value))
-        known = [space.get(name) is value or settles(value) for space, name, value in found]
-        return all(known) and read_entries([each for each in found if each[0].get(each[1]) is each[2]])
+        reads.extend(found)
+        return type(kind) is type and all(settles_there(_function_in(value)) for _, _, value in found)
 
     def bits(leaf: Any) -> Any:
         """What a leaf is known by: an array by its bytes, a number also by its type, as 1 and 1.0 are not the same."""
@@ -776,6 +943,7 @@ def _see(function: Any, take: str, keep: frozenset[int], made: Template) -> None
             leaves, now = _flatten(value)
             if now != structure or list(map(bits, leaves)) != before:
                 return None
+        made.latest = other
         return made, [_as_number(leaf) for leaf, taken in zip(flat, marks, strict=True) if taken]
 
     if len(_seen) >= MAX_RECOGNISED:

@@ -172,7 +172,7 @@ def simulate(
     alone = alone and isinstance(system, MechanicalSystem) and (directions is None or type(directions) is int)
     if alone and (type(steps), type(save_every), type(monitor), type(step)) == PLAIN_OPTIONS:
         found = (None, []) if tangents is None else recognise(tangents, take="numbers", tell=False)
-        if found is not None:
+        if found is not None and (found[0] is None or not found[0].asks):
             kind = integrator, step, steps, save_every, monitor, backend, controls is not None, found[0], directions
             known_calls: Any = remember(("simulate", *kind), list)
             calls = known_calls
@@ -1149,6 +1149,8 @@ def _slopes_of_problems(
         found = recognise(curve, take=take, tell=False)
         if found is None or (leaves := concrete_leaves(found[1])) is None:
             break
+        if leaves and found[0].asks:
+            continue
         given = CurveSlopes(found[0], shapes, directions, real)
         known = remember((given, shapes_of(leaves)), partial(given.find_moving, leaves))
         if known is None:
