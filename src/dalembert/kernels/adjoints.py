@@ -619,6 +619,7 @@ class NativeAdjoint:
             fixed, counted = pick(problem.carry_specs, steady), [shape_struct((), float) for k in (*counters, 0)]
             counted = counted if self.counted else []
             trees = jax.tree.structure(problem.carry_tree), jax.tree.structure(lowered.notes)
+            step = replace(step, leaves_out=not any(steady))  # sums of what is known of all steps stay sums
             back.advance = SparingTransposed(step, trees[0], steady, counts, trees[1], gate)
             back.consts = back.consts, fixed, counted
             back.const_axes = [*back.const_axes, *[False] * len(fixed + counted)]
