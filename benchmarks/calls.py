@@ -43,7 +43,7 @@ import dalembert as da
 from dalembert.kernels.llvm import call_line
 from dalembert.kernels.plans import HostLanes
 
-STEPS, MEMBERS, BATCH = 10, 1 << 14, 20
+STEPS, MEMBERS, BATCH = 10, (1 << 12, 1 << 14), 20
 Calls = dict[str, Callable[[], Any]]
 
 
@@ -246,9 +246,9 @@ def measured(name: str, repeats: int) -> list[list[str]]:
     if "prepared, controls" in calls:
         row = np.full((1, len(case.system.inputs)), 0.1)
         calls["prepared, controls, one step"] = lambda: single(case.state, None, row)
-    states = members(case, MEMBERS)
-    calls["ensemble"] = lambda: da.ensemble(case.system, case.integrator, states, step=case.step, steps=1)
-    calls["ensemble, a member beside its steps"] = without_steps(calls["ensemble"])
+    group = partial(da.ensemble, case.system, case.integrator, step=case.step, steps=1)
+    crowds = {f"ensemble of {number}, a member beside its steps": number for number in MEMBERS}
+    calls |= {key: without_steps(partial(group, members(case, number))) for key, number in crowds.items()}
     for call in calls.values():
         call()
     batches = {key: repeated(call) for key, call in calls.items()}
@@ -260,13 +260,13 @@ def measured(name: str, repeats: int) -> list[list[str]]:
         pairs = zip(micro[f"{key}, one step"], micro[key], strict=True)
         return [(STEPS * one - ten) / (STEPS - 1) for one, ten in pairs]
 
-    beside, each = beside_steps("prepared"), [spent / MEMBERS for spent in micro["ensemble, a member beside its steps"]]
+    beside = beside_steps("prepared")
     base = micro.get("jit of a scan")
     rows = []
     targets = {"simulate": 100.0, "state": 50.0, "state by names": 50.0, "energy_error": 50.0, "at": 50.0}
     targets |= {"simulate, controls": 100.0, "simulate, controls by name": 100.0}
     targets |= {"gradient": 3000.0, "gradient, jit": 300.0}
-    shown = {key: spent for key, spent in micro.items() if "ensemble" not in key and not key.endswith("one step")}
+    shown = {key: spent for key, spent in micro.items() if key not in crowds and not key.endswith("one step")}
     for key, spent in shown.items():
         text = verdict(median(spent), targets[key], at_most=True) if key in targets else f"{median(spent):.3g}"
         rows.append([f"{name}: {key}", text, "" if base is None else f"{ratio(spent, base):.2f}"])
@@ -278,7 +278,8 @@ def measured(name: str, repeats: int) -> list[list[str]]:
     native, rest = native_share(ten, case.state, repeats)
     rows.append([f"{name}: prepared, its native code", f"{native:.3g}", ""])
     rows.append([f"{name}: prepared, beside its native code", verdict(rest, 15.0, at_most=True), ""])
-    rows.append([f"{name}: ensemble, a member beside its steps", verdict(median(each), 0.2, at_most=True), ""])
+    for key, number in crowds.items():
+        rows.append([f"{name}: {key}", verdict(median(micro[key]) / number, 0.2, at_most=True), ""])
     return rows
 
 

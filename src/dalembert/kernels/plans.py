@@ -98,8 +98,10 @@ MAX_WARM_BYTES = 2**26
 UNWATCHED_SECONDS = 2e-3
 """Seconds of a run that is not watched for Ctrl-C, which comes when it is over: to watch takes as long as to pack."""
 _NEVER = threading.Event()
-TILE_LANES = 512
-"""Lanes that go through all programs before the next do: their words stay in the cache of a processor."""
+TILE_LANES = 512, 4096
+"""Lanes that go through all programs before the next do, at least and at most: some for each thread. Their words stay
+in the cache of a processor, and many that lie side by side are written faster: ten steps of a body of Suslov take
+0.13 us with 4096, 0.17 with 512."""
 
 
 class CallPlan:
@@ -601,7 +603,8 @@ class HostLanes:
         """What is done with some lanes after others; see LANE_SPACES for the spaces."""
         key = (blocks, capacity)
         if (found := self.scripts.get(key)) is None:
-            count, steps, width = max(1, TILE_LANES // self.steps.width), self.steps, self.steps.width
+            steps, width, (least, most) = self.steps, self.steps.width, TILE_LANES
+            count = max(least, min(most, self.stride // (2 * self.workers.threads))) // width
             vectors, nothing = self.stride // width, (-1, 0)
             found = []
             for first in range(0, vectors, count):
