@@ -409,7 +409,6 @@ class TransposedAdvance:
     long: bool = False  # whether nobody tries to write it out
     skips: bool = False  # records whose cotangents vanish; the derivative by these would be lost
     some: Marks | None = None  # which real leaves of a record have cotangents; None: all
-    leaves_out: bool = False  # what gets no cotangents, also where derivatives are NaN, as of a step that failed
 
     def __call__(self, consts: Any, state: Any, row: Any) -> Any:
         (after, sums, _), (kept, control, record, recorded) = state, row
@@ -436,10 +435,7 @@ class TransposedAdvance:
                 some = jnp.stack([jnp.any(leaf != 0.0) for leaf in record]).any()
                 recorded = recorded & some if self.sparse else some
             after, sums = add() if recorded is None else lax.cond(recorded, add, lambda: (after, sums))
-        before, shared, acting = found = pull(after)
-        if self.leaves_out and after:
-            asked = jnp.stack([jnp.any(leaf != 0.0) for leaf in after]).any()
-            before, shared, acting = jax.tree.map(lambda leaf: jnp.where(asked, leaf, 0.0), found)
+        before, shared, acting = pull(after)
         return before, [a + b for a, b in zip(sums, shared, strict=True)], acting
 
 
@@ -585,7 +581,7 @@ class NativeAdjoint:
         alone = self.lanes is None  # what one trajectory does once is better short than fast
         long = lowered.long or (alone and spec.steps == 1)
         step = transposed_step(spec, self.marks, self.real_records)
-        step = replace(step, long=long, skips=alone, some=self.some, leaves_out=True)
+        step = replace(step, long=long, skips=alone, some=self.some)
         self.seen = step.observe is not None
         seen = self.real_records if self.seen else []
         solutions = lowered.notes if notes else None
@@ -619,7 +615,6 @@ class NativeAdjoint:
             fixed, counted = pick(problem.carry_specs, steady), [shape_struct((), float) for k in (*counters, 0)]
             counted = counted if self.counted else []
             trees = jax.tree.structure(problem.carry_tree), jax.tree.structure(lowered.notes)
-            step = replace(step, leaves_out=not any(steady))  # sums of what is known of all steps stay sums
             back.advance = SparingTransposed(step, trees[0], steady, counts, trees[1], gate)
             back.consts = back.consts, fixed, counted
             back.const_axes = [*back.const_axes, *[False] * len(fixed + counted)]
@@ -829,6 +824,7 @@ class NativeAdjoint:
         for leaf in self.acting:
             acting.append(loop.unpack(pushed[:, begin : begin + leaf.size], leaf))
             begin += leaf.size
+        sums, after, acting = self._leave_out((sums, after, acting), cotangents)
         parts = zip((sums, after, acting), self.marks, self.spec.axes, strict=True)
         if apart or self.lanes is None:
             return [leaf for leaves, _, _ in parts for leaf in leaves]
@@ -837,6 +833,20 @@ class NativeAdjoint:
             for leaves, marks, axes in parts
             for leaf, varies in zip(leaves, pick(axes, marks), strict=True)
         ]
+
+    def _leave_out(self, found: Sequence[list[Any]], cotangents: Leaves) -> Sequence[list[Any]]:
+        """What has no cotangents gives none, also where derivatives are NaN, as those of a step that failed."""
+        if all(bool(self.xp.isfinite(leaf.sum())) for part in found for leaf in part):
+            return found
+        asked = self.xp.zeros(self.lanes or 1, bool)
+        for leaf in cotangents:
+            if leaf is not None:
+                asked |= (leaf.reshape((len(asked), -1)) != 0.0).any(axis=1)
+
+        def keep_asked(leaf: Any) -> Any:
+            return self.xp.where(asked.reshape((-1,) + (1,) * (leaf.ndim - 1)) if self.lanes else asked[0], leaf, 0.0)
+
+        return [list(map(keep_asked, part)) for part in found]
 
     def _row_of(self, records: Leaves, number: int) -> list[Any]:
         """The first (0) or the last (-1) of records, in the order of the steps."""

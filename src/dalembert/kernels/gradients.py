@@ -392,6 +392,9 @@ class Scripts:
         for place, size, mark in zip(places, sizes, some, strict=True):
             if mark:
                 script.copy(place, (next(source), 0), size)
+        for number, leaf in enumerate(wanted):
+            script.clear(script.result(number), leaf.size)
+        script.do(10, (-1, 0), state, whole_size)  # a run that has no cotangents gives none: its derivatives may be NaN
         script.do(7, state, after(kept, 2 * self.size), whole_size, 0, watch.good)
         steps_taken = script.hold(np.array([float(steps)]).view(np.int64))
         script.copy(after(state, total + sum(acting)), steps_taken, int(counted))

@@ -7,7 +7,8 @@
 ;   5 sets the word `to` to z where it is y and one of the words `from` is x,
 ;   7 makes doubles NaN that are not zero, and if there are such the double behind them, unless the word `from` is y,
 ;   8 goes to the line at `to` if x to y of the doubles `from` are not zero,
-;   9 makes doubles NaN if the double `from` is.
+;   9 makes doubles NaN if the double `from` is,
+;   10 ends the script if all doubles `from` are zero.
 ; `answer` is a handler of XLA's foreign functions (xla/ffi/api/c_api.h): its spaces are the arguments and the results of
 ; the call, and the first number of its attribute is the address of the script. MAJOR and MINOR are versions of that API.
 ; XLA lets its threads take numbers below 2e-308 for 0: `keep_small` (llvm.py) keeps them while a script is played.
@@ -73,7 +74,7 @@ others:
   %behind = getelementptr i64, ptr %at, i64 9
   switch i64 %kind, label %over [ i64 1, label %copy i64 2, label %clear i64 3, label %point i64 4, label %add
                                   i64 5, label %judge i64 7, label %mark i64 8, label %jump
-                                  i64 9, label %spoil ]
+                                  i64 9, label %spoil i64 10, label %rest ]
 copy:
   %copies = phi i64 [ 0, %others ], [ %next_copies, %copy ]
   %shift = mul i64 %copies, %bytes
@@ -182,6 +183,16 @@ decide:
   br i1 %goes, label %leave, label %go_on
 leave:
   br label %line
+rest:
+  %z_count = phi i64 [ 0, %others ], [ %next_z, %looking ]
+  %looks = icmp slt i64 %z_count, %count
+  br i1 %looks, label %looking, label %over
+looking:
+  %z_place = getelementptr double, ptr %from, i64 %z_count
+  %z_value = load double, ptr %z_place
+  %next_z = add i64 %z_count, 1
+  %is_zero = fcmp oeq double %z_value, 0.0
+  br i1 %is_zero, label %rest, label %go_on
 go_on:
   br label %line
 over:
