@@ -538,6 +538,46 @@ def test_a_function_that_is_seen_again_is_known_by_what_it_is_made_of(monkeypatc
     assert recognise(mask, 3, given)[0] is not first
 
 
+def test_an_attribute_with_the_name_of_a_global_is_no_global(monkeypatch):
+    """A loop of a script changes its variable; a function that reads an attribute of this name stays the same."""
+
+    class Spring:
+        row = 2
+
+        def pull(self, q):
+            return self.row * q
+
+    spring, written, read = Spring(), [], []
+    for value in (1, "another"):
+        monkeypatch.setitem(globals(), "row", value)
+        monkeypatch.setitem(globals(), "FACTOR", value)
+        written.append([recognition.fingerprint(it) for it in (spring.pull, lambda q: spring.row * q)])
+        read.append(recognition.fingerprint(helper))
+    assert written[0] == written[1] and read[0] != read[1]
+
+
+def test_numbers_of_objects_are_inputs_whatever_they_are_multiplied_by(fresh):
+    """A product of two of Python's floats is one too; of one of NumPy's it is not, and the program looks different."""
+
+    class Spring:
+        def __init__(self, stiffness):
+            self.stiffness = stiffness
+
+    def make(spring, gravity=9.81):
+        def lagrangian(t, q, v, p):
+            return 0.5 * p * v @ v - 0.5 * spring.stiffness * q @ q - p * gravity * (p * q[0])
+
+        return da.System(da.Euclidean(1), lagrangian, parameters=jnp.asarray(1.3))
+
+    found = []
+    for stiffness in (2.0, 3.0):
+        system = make(Spring(stiffness))
+        run = da.simulate(system, da.Leapfrog(), system.state([1.0], [0.0]), step=0.1, steps=3)
+        found.append((run.g[-1, 0], list(fresh.lowerings)))
+        fresh.lowerings.clear()
+    assert found[0][0] != found[1][0] and found[0][1] and not found[1][1]
+
+
 @pytest.mark.parametrize("model", [da.models.differential_drive, da.models.ackermann_car])
 def test_a_function_that_holds_a_vehicle_is_seen_again(model, monkeypatch):
     """A drawing consists of named tuples and some 60 floats: its text took 3 ms of every call with `tangents=`."""

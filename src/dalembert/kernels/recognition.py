@@ -36,8 +36,6 @@ VERSIONED_PACKAGES = (PACKAGE, "jax", "numpy", "builtins")
 """Packages whose versions are part of every key, beside those of Python itself."""
 MAX_RECOGNISED = 1024
 """Functions that are remembered; the one used least recently goes first."""
-IMPORT = dis.opmap["IMPORT_NAME"]
-"""The instruction of a function that imports a module."""
 _PLAIN = (type(None), type(...), type(NotImplemented), bool, int, float, complex, str, bytes, slice, range, np.dtype)
 _ARRAYS = (np.ndarray, np.generic, jax.Array)
 _DERIVED = (bool, int, float, complex, str, bytes, np.ndarray, np.generic, dict, tuple, list, Enum)
@@ -191,12 +189,21 @@ def _contents(cell: Any) -> Any:
 
 
 @functools.lru_cache(MAX_RECOGNISED)
-def _names_of_code(code: types.CodeType) -> tuple[list[str], list[str]]:
-    """(the names that code has, and the functions inside it, those of modules that it imports when it is called)."""
+def _names_of_code(code: types.CodeType) -> tuple[list[str], list[str], list[str]]:
+    """(the names that code has, those of globals among them, those of modules that it imports when it is called).
+
+    Names in functions inside it count too.
+    """
     found = [_names_of_code(each) for each in code.co_consts if isinstance(each, types.CodeType)]
-    pairs = zip(code.co_code[::2], code.co_code[1::2], strict=True)
-    imports = [code.co_names[place] for instruction, place in pairs if instruction == IMPORT]
-    return sorted({*code.co_names}.union(*(each for each, _ in found))), sum([each for _, each in found], imports)
+    steps = list(dis.get_instructions(code))
+    names = {*code.co_names}.union(*(each for each, _, _ in found))
+    globals_ = {each.argval for each in steps if each.opname in GLOBAL_READS}.union(*(each for _, each, _ in found))
+    imports = [each.argval for each in steps if each.opname == "IMPORT_NAME"]
+    return sorted(names), sorted(globals_), sum([each for _, _, each in found], imports)
+
+
+GLOBAL_READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+"""Instructions that read a global. An attribute may have the name of one, which a script changes in a loop."""
 
 
 def _globals_read(function: types.FunctionType) -> list[tuple[str, Any]]:
@@ -204,12 +211,13 @@ def _globals_read(function: types.FunctionType) -> list[tuple[str, Any]]:
 
     The modules may be globals, or in a variable around the function, or what it imports when it is called.
     """
-    (names, imports), space, modules = _names_of_code(function.__code__), function.__globals__, list[tuple[str, Any]]()
+    (names, own, imports), space = _names_of_code(function.__code__), function.__globals__
+    modules: list[tuple[str, Any]] = []
     for name in imports:
         with contextlib.suppress(ImportError):
             modules.append((name, sys.modules.get(f"{space.get('__package__')}.{name}") or import_module(name)))
     visible = ChainMap(space, vars(builtins))
-    found = [(name, visible[name]) for name in names if name in visible]
+    found = [(name, visible[name]) for name in own if name in visible]
     modules += [*zip(function.__code__.co_freevars, map(_contents, function.__closure__ or ()), strict=True), *found]
     modules = [(name, it) for name, it in modules if isinstance(it, types.ModuleType) and not _in_library(it.__name__)]
     for place, module in modules:  # which grows
@@ -255,7 +263,7 @@ def _other_globals(function: types.FunctionType) -> list[tuple[str, Any]]:
 
 def _global_values(function: types.FunctionType) -> dict[str, Any]:
     """The globals that a function of the user's reads and that may hold numbers: no modules, classes or library."""
-    names, space = _names_of_code(function.__code__)[0], function.__globals__
+    names, space = _names_of_code(function.__code__)[1], function.__globals__
     if _in_library(function.__module__) or not REFLECTIVE.isdisjoint(names):
         return {}
     found = {name: space[name] for name in names if name in space}
@@ -478,7 +486,7 @@ def _slots(kind: type) -> list[str]:
 def _make_blank(it: Any) -> Any:
     """The new object without its contents, which may refer to it; None where it cannot be made without them."""
     if isinstance(it, types.FunctionType):
-        names = (*MODULE_NAMES, *_names_of_code(it.__code__)[0])
+        names = (*MODULE_NAMES, *_names_of_code(it.__code__)[1])
         space = {name: it.__globals__[name] for name in names if name in it.__globals__}
         return _with_cells(it, tuple(types.CellType() for _ in it.__closure__ or ()), space)
     if type(it) is dict:
@@ -782,8 +790,10 @@ def _find_needed(function: Any, template: Template, numbers: list[Any], at: tupl
         made = trace(some)
         return made is not None and not _has_free_exponent(made) and (not template.asks or means_the_same(some))
 
-    if len(known) == len(numbers) and _has_objects(template.part) and str(trace([])) != str(trace([], function)):
-        return frozenset(known)  # put together again it is another one: it asks which object something is
+    if len(known) == len(numbers) and _has_objects(template.part):
+        floats = [number.item() if type(number) is np.float64 else number for number in numbers]  # as they were
+        if str(trace([], function)) not in (str(trace([])), str(trace([], template.fill(floats)))):
+            return frozenset(known)  # put together again it is another one: it asks which object something is
     if takes(known):
         return frozenset()
     taken = [k for k in known if takes([k])]
