@@ -556,6 +556,32 @@ def test_an_attribute_with_the_name_of_a_global_is_no_global(monkeypatch):
     assert written[0] == written[1] and read[0] != read[1]
 
 
+def test_an_object_may_change_what_its_functions_do_not_read(fresh):
+    """It may hold the system, count its runs, and remember them; what a function reads needs another system."""
+
+    class Robot:
+        def __init__(self):
+            self.power, self.runs = 2, []
+            self.system = da.System(da.Euclidean(1), self.lagrangian)
+
+        def lagrangian(self, t, q, v, p):
+            return 0.5 * v @ v - q[0] ** self.power
+
+        def run(self, method):
+            self.runs.append(da.simulate(self.system, method, self.system.state([1.0], [0.0]), step=0.1, steps=3))
+            self.last = self.runs[-1]
+            return self.last.check().g[-1, 0]
+
+    robot = Robot()
+    first = [robot.run(method) for method in (da.Leapfrog(), da.RungeKutta())]
+    fresh()
+    assert [robot.run(method) for method in (da.Leapfrog(), da.RungeKutta())] == first
+    robot.power = 3
+    with pytest.raises(ValueError, match="build the system again"):
+        robot.run(da.DormandPrince())
+    assert Robot().run(da.DormandPrince()) == pytest.approx(first[1], abs=1e-4)
+
+
 def test_numbers_of_objects_are_inputs_whatever_they_are_multiplied_by(fresh):
     """A product of two of Python's floats is one too; of one of NumPy's it is not, and the program looks different."""
 

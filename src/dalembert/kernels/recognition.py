@@ -386,28 +386,44 @@ class Template:
     sample: list[Any] | None  # numbers in their places; None where some were traced
     given: Callable[..., Any]  # the function that had this text first
     latest: Callable[..., Any]  # and last
+    at: Callable[[], tuple[Any, ...]] | None = None  # arguments with which it can be traced
+    program: list[str] | None = None  # of it with these; None where that is not known
 
     def renew(self) -> None:
         """Look whether this is what it was, before a program of it is kept; else the latest function stands in.
 
         Objects, arrays and globals that a function reads may have changed since, and it would be traced as another one.
         """
-        if self.sample is None:
+        if self.sample is None or self in _renewing:  # an object may hold the system that its functions describe
             return
-        now = self.given if self.part is None else self.fill(self.sample)
-        if _dissect(now, *self.taken)[0] == self.digest:
-            return
-        digest, _, node, _ = _dissect(self.latest, *self.taken)
-        if digest != self.digest:
-            name = getattr(self.latest, "__qualname__", type(self.latest).__qualname__)
-            raise ValueError(f"what {name} reads (a global, an attribute, an array) changed: build the system again")
-        self.function = self.given = self.latest
-        self.part = node if isinstance(node, HeldPart) else None
+        _renewing.append(self)
+        try:
+            if self._is_still(self.given if self.part is None else self.fill(self.sample)):
+                return
+            if not self._is_still(self.latest):
+                name = getattr(self.latest, "__qualname__", type(self.latest).__qualname__)
+                text = f"what {name} reads (a global, an attribute, an array) changed: build the system again"
+                raise ValueError(text)
+            self.function = self.given = self.latest
+            node = None if self.part is None else _dissect(self.latest, *self.taken)[2]
+            self.part = node if isinstance(node, HeldPart) else None
+        finally:
+            _renewing.remove(self)
+
+    def _is_still(self, function: Any) -> bool:
+        """Whether a function has the text, or computes the same: its object may have got an attribute, say."""
+        with contextlib.suppress(Unfingerprintable, RecursionError):
+            if _dissect(function, *self.taken)[0] == self.digest:
+                return True
+        return self.program is not None and self.program == _trace_program(function, self.at)
 
     def fill(self, numbers: Sequence[Any]) -> Callable[..., Any]:
         """The function that holds these numbers."""
         made: Callable[..., Any] = self.function if self.part is None else self.part.build(iter(numbers), ())
         return made
+
+
+_renewing: list[Template] = []
 
 
 class HeldPart(NamedTuple):
@@ -695,6 +711,20 @@ def is_own(it: Any) -> bool:
     return isinstance(it, types.FunctionType) or (not isinstance(it, type) and _open(it) is not None)
 
 
+def _trace_program(function: Any, at: Callable[[], tuple[Any, ...]] | None) -> list[str] | None:
+    """The text of what a function computes; None where it cannot be traced."""
+    try:
+        closed = jax.make_jaxpr(lambda at: function(*at))(at() if at else ())
+        return [str(closed.jaxpr), *fingerprint(_constants_in(closed))]
+    except Exception:  # whatever it is: the function is called as it was given, and says it then
+        return None
+
+
+def _constants_in(closed: Any) -> list[Any]:
+    inner = (value for equation in closed.jaxpr.eqns for value in equation.params.values())
+    return [*closed.consts, *(_constants_in(each) for each in inner if isinstance(each, jax.extend.core.ClosedJaxpr))]
+
+
 def take_numbers(
     function: Any, at: Callable[[], tuple[Any, ...]], key: Any, take: str = "numbers"
 ) -> tuple[Template, list[Any]] | None:
@@ -721,6 +751,8 @@ def take_numbers(
         found = recognise(function, take=take, keep=keep)
         if found is not None and len(found[1]) > len(free) - len(_needed[place]):
             return None  # what was traced stayed in an object that its parts share
+    if found is not None and not found[1] and found[0].at is None:
+        found[0].at, found[0].program = at, _trace_program(function, at)
     return found
 
 
