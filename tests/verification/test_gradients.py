@@ -15,7 +15,7 @@ from tools.claims.cases import cases, variants
 import dalembert as da
 from dalembert.errors import InvalidInput
 from dalembert.io.config import parse_job
-from dalembert.kernels import gradients
+from dalembert.kernels import LoweringError, gradients
 from dalembert.mechanics.system import unit_element
 from dalembert.models import MODELS
 from dalembert.studio.catalogue import example
@@ -146,8 +146,10 @@ def check_differences(name, method, steps=6, e=1e-3):
     system, state, step = built(name)
     values, restore = moving_parts(system, (), step)
     draw = np.random.default_rng(3)
-    # Matrices stay symmetric: a metric that is not has no meaning.
-    ways = [draw.standard_normal(leaf.shape) * (0.1 + jnp.abs(leaf)) for leaf in (*values[:-1], state.xi)]
+    # Matrices stay symmetric, and as large as they are: a metric that is not, or not positive, has no meaning.
+    sizes = [jnp.max(jnp.abs(leaf), initial=0.0) for leaf in (*values[:-1], state.xi)]
+    leaves = zip((*values[:-1], state.xi), jnp.where(jnp.array(sizes) == 0.0, 1.0, jnp.array(sizes)), strict=True)
+    ways = [draw.standard_normal(leaf.shape) * (0.1 * size + jnp.abs(leaf)) for leaf, size in leaves]
     ways = [each + each.T if each.ndim == 2 and len(each) == len(each.T) else each for each in ways]
 
     @jax.jit
@@ -162,7 +164,8 @@ def check_differences(name, method, steps=6, e=1e-3):
     odd = {k: at[k] - at[-k] for k in (1, 2, 3)}
     expected = (45.0 * odd[1] - 9.0 * odd[2] + odd[3]) / (60.0 * e)
     scale = max(abs(expected), abs(at[1]))
-    assert abs(float(jax.jit(jax.grad(number))(jnp.array(0.0))) - expected) <= 1e-7 * scale
+    tolerance = 1e-6 if method.variable_step else 1e-7
+    assert abs(float(jax.jit(jax.grad(number))(jnp.array(0.0))) - expected) <= tolerance * scale
 
 
 FAST = {
@@ -171,12 +174,19 @@ FAST = {
     ("lie-poisson-splitting", "rigid-body"),
 }  # fmt: skip
 THREE = ("nonholonomic-particle", "suslov", "rigid-body")
+LARGE = (
+    "bicycle", "differential-drive", "ackermann-car", "tractor", "omni-base", "ball-robot", "tippe-top", "coin",
+    "skate-on-ellipsoid", "hinged-sleighs",
+)  # fmt: skip
+"""Models whose programs compile for half a minute: each with a fifth of the methods, all of which have some of them."""
 METHODS_AND_SYSTEMS = [
     (label, name)
     for name in dict.fromkeys((*THREE, *cases(), *MODELS))
-    for label, variant in variants().items()
-    if not variant.options
+    for k, (label, variant) in enumerate(variants().items())
+    if not variant.options and (name not in LARGE or (k + LARGE.index(name)) % 5 == 0)
 ]
+TOO_LONG = ("gauss", "lobatto", "discrete-gradient")
+"""Methods whose gradients have no native code on some large models: `auto` lets XLA compile them, or refuses."""
 
 
 @pytest.mark.parametrize(
@@ -189,8 +199,13 @@ def test_the_adjoint_is_the_transpose_of_the_tangent_and_what_differences_say(la
         method.require(*built(name))
     except InvalidInput as fault:
         pytest.skip(str(fault))
-    check_adjoint(name, method, by_xla=name in THREE and (label, name) not in FAST)
-    check_differences(name, method)
+    try:
+        check_adjoint(name, method, by_xla=name in THREE and (label, name) not in FAST)
+        check_differences(name, method)
+    except LoweringError as fault:
+        if label not in TOO_LONG or name in THREE:
+            raise
+        pytest.skip(str(fault))
 
 
 def knife(t, q, v, p):
