@@ -138,7 +138,7 @@ def check_adjoint(name, method, steps=6, by_xla=False):
         assert abs(slope - sum(terms)) <= 1e-11 * np.abs(terms).sum()
 
 
-def check_differences(name, method, steps=6, e=1e-3):
+def check_differences(name, method, steps=6):
     """The adjoint in the parameters, the velocity and the step is what differences say, with the start kept on D.
 
     A motion by substeps, whose number may change, is rough by its tolerance: differences are taken far apart.
@@ -160,12 +160,16 @@ def check_differences(name, method, steps=6, e=1e-3):
         start = moved.state(g, moved.project(g, state.xi + s * ways[-1], state.t), t=state.t)
         return weighted_run((moved, start, h), method, steps, "llvm")
 
-    at = {k: float(number(jnp.array(k * e))) for k in (-3, -2, -1, 1, 2, 3)}
-    odd = {k: at[k] - at[-k] for k in (1, 2, 3)}
-    expected = (45.0 * odd[1] - 9.0 * odd[2] + odd[3]) / (60.0 * e)
-    scale = max(abs(expected), abs(at[1]))
-    tolerance = 1e-6 if method.variable_step else 1e-7
-    assert abs(float(jax.jit(jax.grad(number))(jnp.array(0.0))) - expected) <= tolerance * scale
+    slope, tolerance = float(jax.jit(jax.grad(number))(jnp.array(0.0))), 1e-6 if method.variable_step else 1e-7
+
+    def agrees(e):
+        """Whether differences over this distance say the same: a number that bends much wants a shorter one."""
+        at = {k: float(number(jnp.array(k * e))) for k in (-3, -2, -1, 1, 2, 3)}
+        odd = {k: at[k] - at[-k] for k in (1, 2, 3)}
+        expected = (45.0 * odd[1] - 9.0 * odd[2] + odd[3]) / (60.0 * e)
+        return abs(slope - expected) <= tolerance * max(abs(expected), abs(at[1]))
+
+    assert agrees(1e-3) or agrees(1e-5)
 
 
 FAST = {
