@@ -386,7 +386,7 @@ class Template:
     sample: list[Any] | None  # numbers in their places; None where some were traced
     given: Callable[..., Any]  # the function that had this text first
     latest: Callable[..., Any]  # and last
-    at: Callable[[], tuple[Any, ...]] | None = None  # arguments with which it can be traced
+    at: Any = None  # the types of arguments with which it can be traced
     program: list[str] | None = None  # of it with these; None where that is not known
 
     def renew(self) -> None:
@@ -711,10 +711,10 @@ def is_own(it: Any) -> bool:
     return isinstance(it, types.FunctionType) or (not isinstance(it, type) and _open(it) is not None)
 
 
-def _trace_program(function: Any, at: Callable[[], tuple[Any, ...]] | None) -> list[str] | None:
-    """The text of what a function computes; None where it cannot be traced."""
+def _trace_program(function: Any, at: Any) -> list[str] | None:
+    """The text of what a function computes with arguments of these types; None where it cannot be traced."""
     try:
-        closed = jax.make_jaxpr(lambda at: function(*at))(at() if at else ())
+        closed = jax.make_jaxpr(lambda at: function(*at))(at)
         return [str(closed.jaxpr), *fingerprint(_constants_in(closed))]
     except Exception:  # whatever it is: the function is called as it was given, and says it then
         return None
@@ -752,7 +752,9 @@ def take_numbers(
         if found is not None and len(found[1]) > len(free) - len(_needed[place]):
             return None  # what was traced stayed in an object that its parts share
     if found is not None and not found[1] and found[0].at is None:
-        found[0].at, found[0].program = at, _trace_program(function, at)
+        with contextlib.suppress(Exception):  # whatever it is: the function is called as it was given, and says it
+            found[0].at = jax.tree.map(jax.typeof, at())
+            found[0].program = _trace_program(function, found[0].at)
     return found
 
 
