@@ -222,7 +222,16 @@ def derivable(function, x):
     return jnp.concatenate([jnp.zeros(1), *leaves])
 
 
-BY_JAX = ("cond", "switch", "while", "fori", "scan", "nested loops", "rounding")  # and extremes of rows:
+BY_JAX = (
+    "cond",
+    "switch",
+    "while of lanes",
+    "while",
+    "fori",
+    "scan",
+    "nested loops",
+    "rounding",
+)  # and extremes of rows:
 BY_JAX = (*BY_JAX, "comparisons", "reductions", "cumulative", "static updates")
 
 
