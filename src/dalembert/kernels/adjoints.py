@@ -824,7 +824,9 @@ class NativeAdjoint:
         for leaf in self.acting:
             acting.append(loop.unpack(pushed[:, begin : begin + leaf.size], leaf))
             begin += leaf.size
-        sums, after, acting = self._leave_out((sums, after, acting), cotangents)
+        total = pushed.view(np.float64).sum() + sum(leaf.sum() for leaf in (*after, *sums))
+        if not bool(self.xp.isfinite(total)):  # asked once: a GPU has to be waited for
+            sums, after, acting = self._leave_out((sums, after, acting), cotangents)
         parts = zip((sums, after, acting), self.marks, self.spec.axes, strict=True)
         if apart or self.lanes is None:
             return [leaf for leaves, _, _ in parts for leaf in leaves]
@@ -836,8 +838,6 @@ class NativeAdjoint:
 
     def _leave_out(self, found: Sequence[list[Any]], cotangents: Leaves) -> Sequence[list[Any]]:
         """What has no cotangents gives none, also where derivatives are NaN, as those of a step that failed."""
-        if all(bool(self.xp.isfinite(leaf.sum())) for part in found for leaf in part):
-            return found
         asked = self.xp.zeros(self.lanes or 1, bool)
         for leaf in cotangents:
             if leaf is not None:
@@ -1028,7 +1028,8 @@ class StreamLoop:
         self.workers = None if gpu is not None else llvm.LaneThreads(self.stride, self.width)
         self.captured, self.kept = join_words(lowered.captured, self.xp), len(kept)
         self.carry_specs, self.record_specs = problem.carry_specs, jax.tree.leaves(lowered.record)
-        self.pace = CALL_SECONDS * self.stride / FIRST_STEPS  # seconds of a step: a guess, then as the last call went
+        self.pace = CALL_SECONDS * self.stride / FIRST_STEPS  # seconds of a step: a guess, then as a call went
+        self.measured = False
 
     @cached_property
     def function(self) -> Any:
@@ -1117,7 +1118,9 @@ class StreamLoop:
         given, made = self._table(controls, vary), self._table(records, [streams.many] * len(records))
         other = given if later is None else self._table(later, vary)
         function = self.function  # compiled before the clock starts
-        for part in piece.split(max(1, int(CALL_SECONDS / self.pace))):
+        most = max(1, int(CALL_SECONDS / self.pace))
+        waits = self.gpu is None or not self.measured or piece.steps > most  # else who reads the results waits
+        for part in piece.split(most):
             table = given if part.begins else other
             pointers = (shared, varying, *map(self.address, (state, table, made)))
             counts, begin = (0, part.first, part.first + part.records, part.every), time.perf_counter()
@@ -1126,9 +1129,10 @@ class StreamLoop:
                 self.workers.call(function, pointers, counts, part.step)
             else:
                 self.gpu.launch(function, self.stride, (*pointers, *counts, self.stride, 0, self.stride, part.step))
-                self.gpu.finish()
-            if part.steps:
-                self.pace = max(1e-10, (time.perf_counter() - begin) / part.steps)
+                if waits:
+                    self.gpu.finish()
+            if part.steps and waits:
+                self.pace, self.measured = max(1e-10, (time.perf_counter() - begin) / part.steps), True
 
     def _table(self, arrays: Sequence[Rows], vary: Sequence[bool]) -> Words:
         """The three words of each array that native code reads: lanes lie side by side where they vary."""
