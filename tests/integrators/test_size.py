@@ -1,5 +1,7 @@
 """What keeps large systems short: frames by loops, and multipliers whose columns need no derivatives."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,6 +55,36 @@ def test_a_large_frame_is_the_one_written_out(monkeypatch):
     frame, metric, rows = looped[1], np.asarray(system.metric(0.0, near, np.zeros(6))), np.asarray(system.A(0.0, near))
     np.testing.assert_allclose(frame.T @ metric @ frame, np.eye(3), atol=1e-14)
     np.testing.assert_allclose(rows @ frame, 0.0, atol=1e-14)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_a_frame_has_the_derivatives_of_what_it_is(count):
+    """Of Y (Y^T M Y)^-1/2 the first by eigenvectors, and the second by differences."""
+    rng, n = np.random.default_rng(count), count + 2
+    (a, b), (c, d) = 0.1 * rng.normal(size=(2, n, n)), 0.1 * rng.normal(size=(2, n, count))
+
+    def frame(s, t, orthonormalise):
+        metric = jnp.eye(n) + s * (a + a.T) + s * t * (b + b.T)
+        return orthonormalise(metric, np.eye(n)[:, :count] + 0.3 * (c + s * d + t * t * c))
+
+    def by_eigenvectors(metric, vectors):
+        values, turn = jnp.linalg.eigh(vectors.T @ metric @ vectors)
+        return vectors @ (turn / jnp.sqrt(values)) @ turn.T
+
+    found, exact = (
+        partial(frame, orthonormalise=each)
+        for each in (lambda *given: distribution._orthonormalise_nearest(*given)[0], by_eigenvectors)
+    )
+    along = lambda f, s, t: jax.jvp(f, (s, t), (1.0, 0.5))
+    for one, other in zip(along(found, 0.3, 0.4), along(exact, 0.3, 0.4), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
+    slope = lambda s, t: along(found, s, t)[1]
+    rises = [slope(0.3 + j * 1e-3, 0.4) for j in (-2, -1, 1, 2)]
+    expected = (rises[0] - 8 * rises[1] + 8 * rises[2] - rises[3]) / 12e-3
+    np.testing.assert_allclose(jax.jacfwd(slope)(0.3, 0.4), expected, rtol=1e-8, atol=1e-9)
+    pulled = jax.grad(lambda s, t: jnp.sum(found(s, t) * jnp.cos(found(s, t))), (0, 1))(0.3, 0.4)
+    pushed = along(lambda s, t: jnp.sum(found(s, t) * jnp.cos(found(s, t))), 0.3, 0.4)[1]
+    np.testing.assert_allclose(pulled[0] + 0.5 * pulled[1], pushed, rtol=1e-12)
 
 
 @pytest.mark.heavy

@@ -11,7 +11,7 @@ from emulation import compile_for_cpu
 from registry import sampled
 
 from dalembert import kernels
-from dalembert.kernels import cuda, lowering, make_problem, run_problem
+from dalembert.kernels import cuda, ir, lowering, make_problem, run_problem
 from dalembert.kernels.llvm import NativeSession
 from dalembert.kernels.problem import Buffers, make_layout
 from dalembert.kernels.transformations import SlopeRun
@@ -173,3 +173,68 @@ def test_what_a_function_gives_back_unchanged_is_known_without_a_call(monkeypatc
     (function,) = program.functions
     assert len(function.params) == 6 and len(function.values) == 3
     assert program.count()["mul"] == 3 * sum(v.op == "mul" for v in function.body.statements if hasattr(v, "op"))
+
+
+def pulled_rows(p, x, control):
+    """The transpose of rows, which JAX takes from the last to the first, in a loop that ends by a condition."""
+    rows = lambda p, x: jnp.sum(kernels.map_rows(routine_sum, jnp.outer(p, p), jnp.outer(p, x)), axis=0)
+    for _ in range(2):
+        p_bar, x_bar = jax.vjp(rows, p, x)[1](jnp.cos(x))
+        x = (
+            x
+            + 0.01 * jax.lax.while_loop(lambda y: y @ y > 1.0, lambda y: 0.5 * y + 0.01 * rows(p, y), x_bar)
+            + 0.01 * p_bar
+        )
+    return x
+
+
+def test_transposed_rows_are_a_loop_that_keeps_nothing_of_a_row(monkeypatch):
+    """They were written out, and what each row kept for its transpose was selected again in a loop: 400,000 operations
+    of a gradient by `gauss`, where 200,000 do."""
+    p, results = np.linspace(0.1, 0.4, 6), []
+    for limit in (160_000, 50):
+        monkeypatch.setattr(lowering, "MAX_INLINE_OPERATIONS", limit)
+        advance = lambda p, x, u: pulled_rows(p, x, u)
+        posed = make_problem(advance, lambda p, x: x, p, np.linspace(-0.3, 0.5, 6))
+        results.append((posed.lower().program, records(posed)[0]))
+    (_, expected), (program, found) = results
+    np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-14)
+    loops = [each for each in lowering.structures(program) if isinstance(each, kernels.Loop)]
+    assert not any(isinstance(each, ir.Call) for each in program.advance.statements), "rows that are written out"
+    assert max(len(loop.params) for loop in loops) == 1 + 2 * 36  # the number of the row, and cotangents of both arrays
+
+
+def test_a_function_that_takes_more_arguments_later_counts_once(monkeypatch):
+    """The body for fewer arguments, which no call has any more, counted too: a program seemed longer than it is."""
+    monkeypatch.setattr(lowering, "MAX_INLINE_OPERATIONS", 50)
+    long = kernels.as_routine(lambda p, y: jnp.sum(jnp.sin(jnp.outer(p, y)) @ jnp.outer(y, p)) * y)
+
+    def widened(p, x, control):
+        for each in (p, p, 0.5 * p, x):  # of which the first is known before the run
+            x = long(each, x)
+        return x
+
+    p = np.linspace(0.1, 0.4, 8)
+    given = lambda p, x, u: widened(p, x, u), lambda p, x: x, *(jax.ShapeDtypeStruct((8,), float),) * 2, None
+    program = lowering.lower(*given).program
+    length = sum(1 for _ in lowering.operations(program))
+    assert lowering.lower(*given, budget=int(1.4 * length)).program.operations == program.operations
+    assert make_problem(*given[:2], p, p).lower().program.functions
+
+
+def test_what_no_result_needs_is_not_written_in_a_long_program():
+    """Also inside of calls and loops."""
+
+    def inner(y):
+        wasted = jax.lax.while_loop(lambda z: z < 3.0, lambda z: z + 1.0, y)
+        return jnp.sin(y), wasted * jnp.cos(y)
+
+    def outer(x):
+        body = lambda state: (jax.jit(inner)(state[0])[0], state[1] + 1.0)
+        return jax.lax.while_loop(lambda state: state[1] < 3.0, body, (x, 0.0))[0]
+
+    closed = jax.make_jaxpr(outer)(0.5)
+    assert "cos" in str(closed)
+    short = lowering.drop_unused(closed)
+    assert "cos" not in str(short) and str(short).count("while") == 1
+    assert jax.core.eval_jaxpr(short.jaxpr, short.consts, 0.5) == [outer(0.5)]

@@ -445,7 +445,7 @@ class _Printer:
                 yield f"{pad}after {self.names_of(statement.results)}"
 
 
-MAX_OPERATIONS = 240_000
+MAX_OPERATIONS = 400_000
 """Operations that a program may have; XLA is the better place for a longer one."""
 
 
@@ -785,9 +785,9 @@ class Builder:
         self.block.statements.append(Loop(list(initial), params, testing, condition, working, next_values, results))
         return results
 
-    def discard(self, statement: Statement) -> None:
-        """Forget the length of a loop that is taken away again."""
-        inside = (block for top in inner_blocks(statement) for block in blocks(top))
+    def discard(self, *tops: Block) -> None:
+        """Forget the length of blocks that are taken away again."""
+        inside = (block for top in tops for block in blocks(top))
         self.size -= sum(isinstance(each, Value) for block in inside for each in block.statements)
 
     def branch(

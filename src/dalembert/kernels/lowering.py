@@ -25,6 +25,7 @@ import jax
 import numpy as np
 from jax import lax
 from jax.extend import core
+from jax.interpreters import partial_eval
 
 from . import elementary, rules
 from .cache import LoweredProgram
@@ -51,6 +52,7 @@ from .ir import (
     Value,
     blocks,
     find_terms,
+    inner_blocks,
     least_terms,
     used_values,
 )
@@ -282,6 +284,8 @@ class Lowering:
         if all(value.block is builder.setup for value in varying):  # it is computed once, before the run
             return self.lower_closed(closed, args)
         if function is None or same != before:
+            if function is not None:
+                builder.discard(function.body)
             body = Block(builder.setup, outer=builder.setup)
             params = [builder.source("param", value.type, block=body) for value in varying]
             given = iter(params)
@@ -416,7 +420,7 @@ def _loop(
         results = builder.loop([initial[i] for i in varying], lambda p: test(rebuild(p)), step)
         if not unchanged:
             return rebuild(results)
-        builder.discard(builder.block.statements.pop())
+        builder.discard(*inner_blocks(builder.block.statements.pop()))
         varying = [i for i in varying if i not in unchanged]
 
 
@@ -484,7 +488,7 @@ def _is_looped(params: Parameters, long: bool) -> bool:
     """Whether a scan is a loop in the program: one without rows if it costs too much, any that can in a long one."""
     closed = params["jaxpr"]
     rows = len(closed.jaxpr.invars) > sum(_scan_sizes(params)) or len(closed.jaxpr.outvars) > _scan_sizes(params)[1]
-    if rows and (not long or params["reverse"]):
+    if rows and not long:
         return False
     cost = _count_written_out(closed.jaxpr, {}) if rows else _cost(closed.jaxpr)
     return bool(params["length"] * cost > MAX_UNROLLED_COST)
@@ -500,12 +504,13 @@ def _scan(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
 
         def body(c: Arrays) -> Arrays:
             count, before, rows = c[0].item(), c[1 : 1 + carried], c[1 + carried :]
-            now = rules.pack_values([builder.compare("eq", count, builder.const(i)) for i in range(length)], (length,))
+            place = builder.sub(builder.const(length - 1), count) if params["reverse"] else count
+            now = rules.pack_values([builder.compare("eq", place, builder.const(i)) for i in range(length)], (length,))
 
             def pick(x: ValueArray) -> ValueArray:
                 """The row of this turn."""
                 each = x.reshape(length, math.prod(x.shape[1:])).T
-                return rules.pack_values([rules.select_element(builder, one, [count]) for one in each], x.shape[1:])
+                return rules.pack_values([rules.select_element(builder, one, [place]) for one in each], x.shape[1:])
 
             def put(old: ValueArray, new: ValueArray) -> ValueArray:
                 """The rows with that of this turn."""
@@ -656,7 +661,8 @@ def as_routine(function: Callable[..., Result]) -> Callable[..., Result]:
 
 def map_rows(function: Callable[..., Any], *arrays: Any) -> Any:
     """The function of every row of the arrays, as rows: traced once."""
-    return jax.lax.scan(lambda _, row: (None, function(*row)), None, arrays)[1]
+    of_row = jax.checkpoint(function, prevent_cse=False)
+    return jax.lax.scan(lambda _, row: (None, of_row(*row)), None, arrays)[1]
 
 
 # Fewer equations for the same function: JAX takes its derivatives in a part of the time.
@@ -1349,11 +1355,34 @@ def lower(
     except OperationsExceeded:
         if budget <= inline:
             raise
+        jaxprs = drop_unused(advance_jaxpr), drop_unused(observe_jaxpr)
         lowering, program = _lower(jaxprs, *trees, budget, Routines(*(each.jaxpr for each in jaxprs)))
     optimise(program)
     places = np.cumsum([0, *(leaf.size for leaf in jax.tree.leaves(notes))]).tolist()
     found = LoweredProgram.of(program, lowering.captured, record, notes, control_reads(program), find_flows(program))
     found.counts = find_counts(program, [places[k] for k in lasting])
+    return found
+
+
+def drop_unused(closed: core.ClosedJaxpr, known: dict[Any, Any] | None = None) -> core.ClosedJaxpr:
+    """The function without what its results do not need, in all calls and loops inside."""
+    known = {} if known is None else known
+    if closed.jaxpr not in known:
+        needed, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
+
+        def inside(value: Any) -> Any:
+            if isinstance(value, tuple) and any(isinstance(each, core.ClosedJaxpr) for each in value):
+                return type(value)(*map(inside, value)) if hasattr(value, "_fields") else tuple(map(inside, value))
+            return drop_unused(value, known) if isinstance(value, core.ClosedJaxpr) else value
+
+        equations = [
+            each.replace(params={name: inside(value) for name, value in each.params.items()})
+            if any(map(_jaxprs_in, each.params.values()))
+            else each
+            for each in needed.eqns
+        ]
+        known[closed.jaxpr] = core.ClosedJaxpr(needed.replace(eqns=equations), closed.consts)  # type: ignore[no-untyped-call]
+    found: core.ClosedJaxpr = known[closed.jaxpr]
     return found
 
 

@@ -818,20 +818,53 @@ def orthonormalise(metric: Float[Array, "n n"], vectors: Frame) -> Frame:
 def orthonormal_frame(system: MechanicalSystem, t: Scalar, g: Element, reference: Frame) -> Frame:
     """X (n, r) with X^T M X = 1 that spans ker A(t, g), smooth in g; where `reference` is such a frame it is X.
 
-    Y = the projection of `reference`, and X = Y (Y^T M Y)^-1/2 (Lowdin). A rotation of the reference rotates X, so that
-    what is computed in the frame does not depend on the choice of the reference. The root is Newton's, near 1; Gram and
-    Schmidt round it off.
+    X = Y (Y^T M Y)^-1/2 (Lowdin), Y the projection of `reference`. A rotation of the reference rotates X, so that what
+    is computed in the frame does not depend on the choice of the reference.
     """
-    metric, vectors = kinetic_metric(system, t, g), system.frame(t, g, reference)
-    one = jnp.eye(reference.shape[1])
+    return _orthonormalise_nearest(kinetic_metric(system, t, g), system.frame(t, g, reference))[0]
+
+
+@jax.custom_jvp
+def _orthonormalise_nearest(metric: Float[Array, "n n"], vectors: Frame) -> tuple[Frame, Float[Array, "r r"]]:
+    """(X, R) = (Y R, (Y^T M Y)^-1/2) of vectors Y. The root is Newton's, near 1; Gram and Schmidt round X off."""
+    one = jnp.eye(vectors.shape[1])
     if len(one) > MAX_WRITTEN_VECTORS:
         gram = _multiply(vectors.T, _multiply(metric, vectors))
         newton = lambda _, root: _multiply(root, 1.5 * one - 0.5 * _multiply(gram, _multiply(root, root)))
-        return orthonormalise(metric, _multiply(vectors, jax.lax.fori_loop(0, NEWTON_STEPS, newton, one)))
+        root = jax.lax.fori_loop(0, NEWTON_STEPS, newton, one)
+        return orthonormalise(metric, _multiply(vectors, root)), root
     gram, root = vectors.T @ metric @ vectors, one
     for _ in range(NEWTON_STEPS):
         root = root @ (1.5 * one - 0.5 * gram @ root @ root)
-    return orthonormalise(metric, vectors @ root)
+    return orthonormalise(metric, vectors @ root), root
+
+
+@_orthonormalise_nearest.defjvp
+def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> Any:
+    """dX = dY R + X W and dR = R W, by R (Y^T M Y) R = 1: it takes a part of what Newton's derivative would.
+
+    2 W = C + K with C = -(P + P^T + X^T dM X), P = X^T M dY R, and a skew K that makes dR symmetric:
+    R K + K R = C R - R C.
+    """
+    (metric, _), (d_metric, d_vectors) = primals, tangents
+    x, root = _orthonormalise_nearest(*primals)
+    moved = _multiply(d_vectors, root)
+    along = _multiply(x.T, _multiply(metric, moved))
+    change = -(along + along.T + _multiply(x.T, _multiply(d_metric, x)))
+    turn = 0.5 * (change + _solve_skew(root, _multiply(change, root) - _multiply(root, change)))
+    return (x, root), (moved + _multiply(x, turn), _multiply(root, turn))
+
+
+def _solve_skew(root: Float[Array, "r r"], right: Float[Array, "r r"]) -> Float[Array, "r r"]:
+    """The skew K with R K + K R = `right`, which is skew, for a symmetric R near 1."""
+    above = np.triu_indices(len(root), 1)
+    if len(above[0]) < 2:  # R K + K R = K tr R
+        return right / jnp.trace(root)
+    basis = np.zeros((len(above[0]), *root.shape))
+    basis[np.arange(len(basis)), *above] = 1.0
+    basis -= basis.transpose(0, 2, 1)
+    matrix = (root @ basis + basis @ root)[:, *above].T
+    return jnp.tensordot(solve(matrix, right[above]), basis, 1)
 
 
 def initial_frame(system: MechanicalSystem, t: Scalar, g: Element) -> Frame:
