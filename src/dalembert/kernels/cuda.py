@@ -564,15 +564,19 @@ class Gpu:
         return int(array.data.ptr)
 
     def launch(self, kernel: Any, lanes: int, arguments: Sequence[int]) -> None:
-        """Call a kernel, a thread a lane; it runs later, after those that were launched before.
+        """Call a kernel, a thread a lane; it runs later, after those that were launched before."""
+        self._call(kernel, (-(-lanes // BLOCK_THREADS), 1, 1, BLOCK_THREADS, 1, 1, 0), arguments)
+
+    def _call(self, kernel: Any, grid: Sequence[int], arguments: Sequence[int]) -> None:
+        """Call a kernel on a grid of blocks.
 
         The driver is called as it is: CuPy takes 20 us to look at 13 arguments.
         """
         count, stream = len(arguments), self.xp.cuda.get_current_stream().ptr
         words = (ctypes.c_int64 * count)(*arguments)
-        places = (ctypes.c_void_p * count)(*range(ctypes.addressof(words), ctypes.addressof(words) + 8 * count, 8))
-        blocks = -(-lanes // BLOCK_THREADS), 1, 1, BLOCK_THREADS, 1, 1, 0
-        if code := self._launch(ctypes.c_void_p(kernel.ptr), *blocks, ctypes.c_void_p(stream), places, None):
+        begin = ctypes.addressof(words)
+        places = (ctypes.c_void_p * count)(*range(begin, begin + 8 * count, 8))
+        if code := self._launch(ctypes.c_void_p(kernel.ptr), *grid, ctypes.c_void_p(stream), places, None):
             raise RuntimeError(f"CUDA refused to launch a kernel: error {code}")
 
     @cached_property
@@ -593,17 +597,17 @@ class Gpu:
 
         All launches are done then.
         """
-        if self._found is None:
-            self._found = self.xp.zeros(4, np.int64)
-        found, self._found = self._found, None  # two threads do not share it
+        found = self._found or self.xp.cuda.alloc_pinned_memory(32)
+        self._found = None  # two threads do not share it
+        seen = np.frombuffer(found, np.int64, 4)  # in memory of the host that kernels reach: nothing is copied
+        seen[:] = 0
         most = max(words for _, words, _, _ in wanted)
-        rows = [number for each in wanted for number in each] + [0] * 4 * (4 - len(wanted))
+        rows = [int(number) for each in wanted for number in each] + [0] * 4 * (4 - len(wanted))
         blocks = max(1, min(1024, -(-most // 256)))
-        _kernel(FIND_WORDS)((blocks, len(wanted)), (256,), (found, *map(np.int64, rows)))
-        seen = found.get().tolist()
-        if not any(seen):
-            self._found = found
-        return [bool(each) for each in seen[: len(wanted)]]
+        self._call(_kernel(FIND_WORDS), (blocks, len(wanted), 1, 256, 1, 1, 0), (found.ptr, *rows))
+        self.finish()
+        self._found = found
+        return [bool(each) for each in seen[: len(wanted)].tolist()]
 
     def to_host(self, array: Any) -> Any:
         """An array of CuPy as one of NumPy."""
