@@ -445,7 +445,7 @@ class _Printer:
                 yield f"{pad}after {self.names_of(statement.results)}"
 
 
-MAX_OPERATIONS = 400_000
+MAX_OPERATIONS = 800_000
 """Operations that a program may have; XLA is the better place for a longer one."""
 
 
