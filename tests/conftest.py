@@ -111,6 +111,8 @@ USUAL = 0.25
 
 MAX_MEMORY = 6 * 1024**3
 """Bytes of a process above which it forgets, before the next file, what it compiled for others."""
+MAX_MEMORY_OF_FILE = 8 * 1024**3
+"""The same before the next test: the law of gradients compiles for hundreds of pairs, and had 10 GB after 400."""
 MAX_SECONDS = 600
 """What a test may take: one that hangs fails with its name. Native code that does not come back ends its process."""
 
@@ -138,7 +140,8 @@ def pytest_runtest_protocol(item):
 
 
 def pytest_runtest_teardown(item, nextitem):
-    if nextitem is not None and nextitem.path != item.path and used_memory() > MAX_MEMORY:
+    same = nextitem is not None and nextitem.path == item.path
+    if nextitem is not None and used_memory() > (MAX_MEMORY_OF_FILE if same else MAX_MEMORY):
         for kept in (problem._programs, plans._plans, llvm._functions):
             kept.clear()
         jax.clear_caches()
