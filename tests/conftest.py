@@ -161,10 +161,12 @@ def used_memory() -> int:
 class Scheduling(LoadFileScheduling):
     """A process takes a file at a time, the longest that is left, so that both end together.
 
-    The parts of the heavy fuzzer alone are taken one by one, for they are long.
+    The parts of the heavy fuzzer alone are taken one by one, for they are long, and the law of gradients by systems.
     """
 
     def _split_scope(self, nodeid: str) -> str:
+        if "what_differences_say[" in nodeid:
+            return nodeid.partition(", ")[0]
         return nodeid if "test_a_hundred_thousand" in nodeid else super()._split_scope(nodeid)
 
     def _assign_work_unit(self, node) -> None:

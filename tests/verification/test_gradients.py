@@ -194,7 +194,10 @@ METHODS_AND_SYSTEMS = [
 
 @pytest.mark.parametrize(
     ("label", "name"),
-    [pytest.param(*each, marks=() if each in FAST else pytest.mark.heavy) for each in METHODS_AND_SYSTEMS],
+    [
+        pytest.param(label, name, id=f"{name}, {label}", marks=() if (label, name) in FAST else pytest.mark.heavy)
+        for label, name in METHODS_AND_SYSTEMS
+    ],
 )
 def test_the_adjoint_is_the_transpose_of_the_tangent_and_what_differences_say(label, name, monkeypatch):
     monkeypatch.setattr(llvm, "EFFORT", 0)  # the numbers are the same, and compiled in a tenth of the time
