@@ -184,6 +184,13 @@ def test_all_of_what_is_driven_is_in_the_picture(tab, served):
     tab.after(lambda: tab.page.locator("#drive").click())
 
 
+def test_a_single_tick_at_zero_has_a_label(shared_tab):
+    """Its digits were no number: the plot of a motion of one state ended in an error, in silence."""
+    label = "import('/page/plot.js').then(({ tickLabel }) => tickLabel(%s, { log: false, ticks: %s }))"
+    found = [shared_tab.value(label % each) for each in (("0", "[0]"), ("2", "[2]"), ("1.00002", "[1, 1.00002]"))]
+    assert found == ["0", "2", "1.00002"]
+
+
 def test_only_what_has_plans_offers_to_park(shared_tab):
     shared_tab.after(lambda: shared_tab.choose("System", "bicycle"))
     assert shared_tab.page.locator("#drive").is_visible() and not shared_tab.page.locator("#park").is_visible()

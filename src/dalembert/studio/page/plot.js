@@ -11,11 +11,12 @@ const ROUNDING = 1e-6;
 const LARGEST = 0.999e30;
 const SMALLEST = 1.1e-17; // what is zero on a logarithmic axis
 
-// As many digits as tell the ticks apart.
-function tickLabel(value, { log, ticks }) {
+// As many digits as tell the ticks apart; there may be a single one, at 0.
+export function tickLabel(value, { log, ticks }) {
   if (log) return `1e${Math.round(Math.log10(value))}`;
   const largest = Math.max(...ticks.map(Math.abs));
-  return formatNumber(value, Math.max(3, 1 + Math.ceil(Math.log10(largest / (ticks[1] - ticks[0] || largest)))));
+  const digits = 1 + Math.ceil(Math.log10(largest / (ticks[1] - ticks[0])));
+  return formatNumber(value, digits > 3 ? digits : 3);
 }
 
 function linearTicks(low, high, count) {
