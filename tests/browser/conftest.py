@@ -139,7 +139,8 @@ def tab(browser: Any) -> Iterator[Tab]:
 
 
 @pytest.fixture(scope="module")
-def opened_once(browser: Any) -> Iterator[Tab]:
+def opened_once(browser: Any, served: Served) -> Iterator[Tab]:
+    """A tab that is closed before its server ends."""
     with opened_tab(browser, "reduce") as opened:
         yield opened
 
