@@ -399,6 +399,9 @@ def test_a_state_that_is_closed_over_and_a_scan_around_runs():
     np.testing.assert_allclose(end.g, plain.g[-1], rtol=1e-13)
     closed = jax.jit(lambda h: da.simulate(system, method, state, step=h, steps=3).g[-1])(0.1)
     np.testing.assert_allclose(closed, plain.g[3], rtol=1e-13)
+    step = jnp.asarray(0.1)  # which was asked inside jit whether it changes t0: TracerBoolConversionError
+    closed = jax.jit(lambda: da.simulate(system, method, state, step=step, steps=3).g[-1])()
+    np.testing.assert_allclose(closed, plain.g[3], rtol=1e-13)
 
 
 def test_a_failed_run_has_no_derivative():

@@ -298,7 +298,7 @@ def require_state(system: MechanicalSystem, state: State, step: Any) -> None:
     if is_traced((*state, step)):
         return
     t, n = finite("t0", state.t), system.group.dim
-    if t + step == t:
+    if t + float(np.asarray(step)) == t:
         raise InvalidInput(f"t0 = {t:g} does not change by a step of {step:g}: begin nearer to 0, or take longer steps")
     if state.group is None:
         system.group.element(state.g)
