@@ -28,15 +28,18 @@ Potential = Callable[[Array], Array]
 def _secant_gradient(potential: Potential, s0: Array, s1: Array, metric: Array) -> Array:
     """Gonzalez' gradient on the segment from s0 to s1: that of the middle, corrected along the segment.
 
-    What is below the round-off of the two values is no correction: on a segment of no length the gradient is that of
-    the middle.
+    What is below the round-off of the two values is no correction, but its derivative is: it vanishes where the excess
+    changes its sign. On a segment of no length the gradient is that of the middle.
     """
     x = s1 - s0
     slope: Array = jax.grad(potential)(0.5 * (s0 + s1))
     v0, v1 = potential(s0), potential(s1)
     excess, square = v1 - v0 - slope @ x, x @ metric @ x
-    told = (jnp.abs(excess) > MACHINE_EPSILON * (jnp.abs(v0) + jnp.abs(v1))) & (square > 0.0)
-    return slope + jnp.where(told, excess, 0.0) / jnp.where(told, square, 1.0) * (metric @ x)
+    size = jnp.abs(v0) + jnp.abs(v1)
+    told = (jnp.abs(excess) > MACHINE_EPSILON * size) & (square > 0.0)
+    moves = jnp.abs(slope @ x) > MACHINE_EPSILON**0.5 * size  # else the derivative is round-off too
+    excess = jnp.where(told, excess, jnp.where(moves, with_slope(jnp.zeros_like(excess), excess), 0.0))
+    return slope + excess / jnp.where(square > 0.0, square, 1.0) * (metric @ x)
 
 
 def gonzalez(potential: Potential, x: Array, metric: Array) -> Array:
