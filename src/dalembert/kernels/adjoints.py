@@ -409,12 +409,18 @@ class TransposedAdvance:
     long: bool = False  # whether nobody tries to write it out
     skips: bool = False  # records whose cotangents vanish; the derivative by these would be lost
     some: Marks | None = None  # which real leaves of a record have cotangents; None: all
+    gate: int | None = None  # the leaf of the solutions that says whether the step moved its carry (`note_value`)
 
     def __call__(self, consts: Any, state: Any, row: Any) -> Any:
         (after, sums, _), (kept, control, record, recorded) = state, row
         carry, notes = kept if self.keeping is None else (self.keeping.carry(kept), None)
         trees, marks = (carry, consts, control), (real_marks(carry), self.consts, self.controls)
         moving = [pick(jax.tree.leaves(tree), part) for tree, part in zip(trees, marks, strict=True)]
+        good: Any = None
+        if notes is not None and self.gate is not None:  # the slopes are those of a step that moves
+            found, structure = jax.tree.flatten(notes)
+            good, found[self.gate] = found[self.gate], np.ones((), bool)
+            notes = jax.tree.unflatten(structure, found)
 
         def step(*values: Leaves) -> tuple[list[Any], Any]:
             own, shared, acting = (replace_leaves(*each) for each in zip(trees, marks, values, strict=True))
@@ -423,6 +429,8 @@ class TransposedAdvance:
             return real_leaves(new), new
 
         pull, new = pull_back(prune(step, moving), moving)
+        if good is not None:
+            new = jax.tree.map(partial(jnp.where, good), new, carry)
         if self.observe is not None:
             seen = TransposedObserve(self.observe, self.consts, some=self.some)
 
@@ -435,8 +443,13 @@ class TransposedAdvance:
                 some = jnp.stack([jnp.any(leaf != 0.0) for leaf in record]).any()
                 recorded = recorded & some if self.sparse else some
             after, sums = add() if recorded is None else lax.cond(recorded, add, lambda: (after, sums))
-        before, shared, acting = pull(after)
-        return before, [a + b for a, b in zip(sums, shared, strict=True)], acting
+
+        def move() -> Any:
+            before, shared, acting = pull(after)
+            return before, [a + b for a, b in zip(sums, shared, strict=True)], acting
+
+        stay = lambda: (after, sums, [jnp.zeros_like(leaf) for leaf in moving[2]])
+        return move() if good is None else lax.cond(good, move, stay)
 
 
 @dataclass(frozen=True)
@@ -581,7 +594,8 @@ class NativeAdjoint:
         alone = self.lanes is None  # what one trajectory does once is better short than fast
         long = lowered.long or (alone and spec.steps == 1)
         step = transposed_step(spec, self.marks, self.real_records)
-        step = replace(step, long=long, skips=alone, some=self.some)
+        gate = lowered.lasting[0] if notes and len(lowered.lasting) == 1 else None
+        step = replace(step, long=long, skips=alone, some=self.some, gate=gate)
         self.seen = step.observe is not None
         seen = self.real_records if self.seen else []
         solutions = lowered.notes if notes else None

@@ -194,6 +194,7 @@ class LoweredProgram:
     long: bool = False  # whether it has functions, for it is too long to be written out
     steady: tuple[bool, ...] = ()  # which scalars of the carry a step leaves as they are
     counts: tuple[int, ...] = ()  # see `lowering.find_counts`
+    lasting: tuple[int, ...] = ()  # which leaves of the notes say that a step moves, see `lowering.note_value`
 
     @classmethod
     def of(
@@ -252,7 +253,7 @@ def cached_program(parts: tuple[Any, ...], trace: Callable[[], LoweredProgram]) 
 
 _OUTLINE = (
     "digest", "inputs", "captured", "record", "memory", "operations", "notes", "noted", "reads", "flows", "long",
-    "steady", "counts",
+    "steady", "counts", "lasting",
 )  # fmt: skip
 
 

@@ -1360,7 +1360,7 @@ def lower(
     optimise(program)
     places = np.cumsum([0, *(leaf.size for leaf in jax.tree.leaves(notes))]).tolist()
     found = LoweredProgram.of(program, lowering.captured, record, notes, control_reads(program), find_flows(program))
-    found.counts = find_counts(program, [places[k] for k in lasting])
+    found.counts, found.lasting = find_counts(program, [places[k] for k in lasting]), tuple(lasting)
     return found
 
 
@@ -1962,8 +1962,8 @@ def take_solution(like: Any) -> Any:
 def note_value(find: Callable[[], Any], like: Any, lasting: bool = False) -> Any:
     """A value that has no derivative: found by the step forwards, and taken from there by the step backwards.
 
-    `lasting`: a condition that does not hold again after a step in which it did not. Where the steps in which it holds
-    are counted, nothing of it needs to be kept.
+    `lasting`: a condition that does not hold again after a step in which it did not; such a step leaves the real
+    numbers of its carry as they are. Where the steps in which it holds are counted, nothing of it needs to be kept.
     """
     known = take_solution(like)
     value = find() if known is None else known
