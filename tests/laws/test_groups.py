@@ -54,6 +54,7 @@ def laws(G, xi, eta, zeta, mu):
     gh, x, y = G.compose(g, h), G.hat(xi), G.hat(eta)
     log_g, log_h = jax.vmap(G.log)(jax.tree.map(lambda *pair: jnp.stack(pair), g, h))
     off = jax.tree.map(lambda part: part + 1e-5 * jnp.sin(jnp.arange(part.size) + 1.0).reshape(part.shape), g)
+    aside = jax.tree.map(lambda there, part: 1e5 * (there - part), off, g)  # out of the group too
     at_zero = lambda curve: jax.jvp(curve, (0.0,), (1.0,))[1]
     return {
         "associative": gap(G.compose(gh, k), G.compose(g, G.compose(h, k))),
@@ -66,6 +67,8 @@ def laws(G, xi, eta, zeta, mu):
         "exp log": gap(G.exp(log_h), h),
         "exp stays on the group": G.distance(g),
         "normalise keeps the group": gap(G.normalise(g), g),
+        "restore keeps the group": gap(G.restore(g), g),
+        "restore has the slope of normalise": gap(*(jax.jvp(f, (g,), (aside,))[1] for f in (G.restore, G.normalise))),
         "normalise is a Newton step": jnp.maximum(G.distance(G.normalise(off)) - 2 * G.distance(off) ** 2, 0.0),
         "Ad is a homomorphism": gap(G.Ad(gh, zeta), G.Ad(g, G.Ad(h, zeta))),
         "Ad is conjugation": gap(G.hat(G.Ad(g, eta)), products(G.matrix(g), y, G.matrix(G.inverse(g)))),
@@ -83,7 +86,7 @@ def laws(G, xi, eta, zeta, mu):
 def test_laws(group):
     """All laws of a group in one test, which compiles them once whatever worker it runs on."""
     left = {law: float(values.max()) for law, values in evaluated(group)[0].items()}
-    assert len(left) == 20 and not {law: most for law, most in left.items() if not most < 2e-14}
+    assert len(left) == 22 and not {law: most for law, most in left.items() if not most < 2e-14}
 
 
 def reference_exp(matrix):

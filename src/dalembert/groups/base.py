@@ -208,6 +208,10 @@ class Group(abc.ABC):
         """
         return self.exp(self.log(g))
 
+    def restore(self, g: Element) -> Element:
+        """The same for what left the group by round-off alone: its derivative is taken as if g were in the group."""
+        return self.normalise(g)
+
     def resolvent_fraction(self, xi: Velocity) -> tuple[Any, Any]:
         """(N, c) with (1 - xi/2)^-1 = N/c in the defining representation, polynomials where they are known."""
         one = jnp.eye(self.side)
@@ -524,7 +528,8 @@ class Product(Group):
     identity, matrix = _call_each_factor("identity"), _call_each_factor("matrix")
     compose, inverse = _call_each_factor("compose"), _call_each_factor("inverse")
     hat, exp, cayley = _call_each_factor("hat"), _call_each_factor("exp"), _call_each_factor("cayley")
-    tangent, normalise = _call_each_factor("tangent"), _call_each_factor("normalise")
+    tangent = _call_each_factor("tangent")
+    normalise, restore = _call_each_factor("normalise"), _call_each_factor("restore")
     series_start, series_rate = _call_each_factor("series_start"), _call_each_factor("series_rate")
     series_element, series_entries = _call_each_factor("series_element"), _call_each_factor("series_entries")
     vee, velocity = _concatenate("vee"), _concatenate("velocity")

@@ -185,6 +185,10 @@ class Motions(MatrixGroup):
         r, x = self.parts(g)
         return self.motion(self.rotations.normalise(r), x)
 
+    def restore(self, g: Matrix) -> Matrix:
+        r, x = self.parts(g)
+        return self.motion(self.rotations.restore(r), x)
+
     def axes(self) -> list[AlgebraAxis]:
         moving = [AlgebraAxis(f"v{i + 1}", "m s-1", "kg m s-1", "N") for i in range(self.size)]
         return self.rotations.axes() + moving

@@ -301,6 +301,23 @@ def cosine_and_sine(g: Matrix) -> tuple[Array, Array]:
     return g[0, 0], g[1, 0]
 
 
+@jax.custom_jvp
+def _restore(g: Matrix) -> Matrix:
+    return SO3().normalise(g)
+
+
+@_restore.defjvp
+def _restore_jvp(primals: tuple[Matrix], tangents: tuple[Matrix]) -> tuple[Matrix, Matrix]:
+    """For g in the group dg -> g hat(w), where the columns a, b, c of g give w = (c.db, -c.da, b.da).
+
+    This is the derivative of `normalise` there, in a chain of operations of a third of the length.
+    """
+    (g,), (dg,) = primals, tangents
+    (a, b, c), (da, db, _) = g.T, dg.T
+    x, y, z = c @ db, -(c @ da), b @ da
+    return _restore(g), jnp.stack([z * b - y * c, x * c - z * a, y * a - x * b], axis=1)
+
+
 GENERATORS = np.cross(np.eye(3)[:, None], np.eye(3)).transpose(0, 2, 1)
 """hat(e_k), whose columns are e_k x e_j."""
 
@@ -368,6 +385,9 @@ class SO3(Rotations):
         second = second - (first @ second) * first
         second = second * (1.5 - 0.5 * (second @ second))
         return jnp.stack([first, second, jnp.cross(first, second)], axis=1)
+
+    def restore(self, g: Matrix) -> Matrix:
+        return _restore(g)
 
     def moment(self, x: Vector, force: Vector) -> Velocity:
         return jnp.cross(x, force)

@@ -143,7 +143,7 @@ class Gauss(Integrator):
         last = with_slope(slopes_of(root.x), root.x)  # which is the root: so is its derivative
         middle, reference, rho, parts = parts_of(last.reshape(len(times), -1))
         half, kick = 0.5 * jnp.sum(parts[:, :n], axis=0), jnp.sum(parts[:, n:], axis=0)
-        t, g = carry.t + h, group.normalise(group.compose(middle, self.retraction.tau(group, half)))
+        t, g = carry.t + h, group.restore(group.compose(middle, self.retraction.tau(group, half)))
         square, lost = add_compensated(carry.square, kick @ (2.0 * rho + kick), carry.lost)
         frame = distribution.orthonormal_frame(system, t, g, reference)
         new = GaussCarry(t, g, frame, rho + kick, square, lost, carry.prediction.after(root))
@@ -332,7 +332,7 @@ class Lobatto(PhaseMethod):
 
         root = find_fixed_point(velocities_of, carry.prediction.guess)
         half, middle, start, rates, multipliers, _ = moved(root.x.reshape(self.stages, -1))
-        t, g = carry.t + h, group.normalise(group.compose(middle, tau.tau(group, half)))
+        t, g = carry.t + h, group.restore(group.compose(middle, tau.tau(group, half)))
         xi = system.velocity(t, g, tau.left_inverse_star(group, half, start + jnp.sum(weights * rates, axis=0)))
         new = LobattoCarry(t, g, xi, multipliers[-1], carry.prediction.after(root))
         return new, StepInfo.from_root(carry.prediction, root, multipliers[-1])

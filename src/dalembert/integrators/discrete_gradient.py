@@ -146,7 +146,7 @@ class DiscreteGradient(PhaseMethod):
         y = h * w
         x = at_middle @ y
         force = self.force(system, t, middle, at_middle, w, x, u)
-        g = group.normalise(group.compose(middle, self.retraction.tau(group, 0.5 * x)))
+        g = group.restore(group.compose(middle, self.retraction.tau(group, 0.5 * x)))
         # The root has w = rho + h force/2: derivatives need not go through the force again.
         kick = with_slope(h * force, 2.0 * (w - rho))
         xi = distribution.orthonormal_frame(system, t, g, at_middle) @ (rho + kick)

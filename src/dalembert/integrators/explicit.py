@@ -260,7 +260,7 @@ class DormandPrince(PhaseMethod):
         size = 1.0 + jnp.maximum(jnp.abs(y), jnp.abs(new))
         five, three = (jnp.sum((combined(weights) / size) ** 2) for weights in (fifth, third))
         norm = jnp.sqrt((five + 0.01 * three + 1e-300) * y.size)
-        g = group.normalise(group.compose(g, tau.tau(group, new[:n])))
+        g = group.restore(group.compose(g, tau.tau(group, new[:n])))
         return g, system.project(g, new[n:], t + k), jnp.abs(k) * five / norm / self.tolerance
 
 

@@ -83,7 +83,7 @@ class _Lifted(NodeMethod):
     def step(self, system: Any, carry: Carry, h: Scalar, u: Controls = None) -> Result[Carry]:
         root = carry.prediction.solve(lambda w: self._lift(system, carry, w, h, u)[0])
         _, carried, multipliers = self._lift(system, carry, root.x, h, u)
-        g = system.group.normalise(self.difference.end(system.group, carry.g, h * root.x))
+        g = system.group.restore(self.difference.end(system.group, carry.g, h * root.x))
         new = Carry(carry.t + h, g, carried, carry.prediction.after(root))
         return new, StepInfo.from_root(carry.prediction, root, multipliers)
 
@@ -241,7 +241,7 @@ class RetractionAdapted(NodeMethod):
         root = carry.prediction.solve(lambda x: self._equations(system, carry, x, h, u)[0])
         _, restricted = self._equations(system, carry, root.x, h, u)
         xi = self._velocity(system, root.x)
-        g = group.normalise(self.difference.end(group, carry.g, h * xi))
+        g = group.restore(self.difference.end(group, carry.g, h * xi))
         inner = self.difference.inner(group, carry.g, h * xi)
         multipliers = system.multipliers(carry.t + self.node * h, inner, xi, u)
         new = AdaptedCarry(carry.t + h, g, restricted, carry.prediction.after(root))

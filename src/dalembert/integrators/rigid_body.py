@@ -199,7 +199,7 @@ class ImplicitMidpoint(Integrator):
             return new - m - h * jnp.cross(middle, inverse @ middle)
 
         root = carry.prediction.solve(defect)
-        g = system.group.normalise(carry.g @ system.group.cayley(0.5 * h * (inverse @ (m + root.x))))
+        g = system.group.restore(carry.g @ system.group.cayley(0.5 * h * (inverse @ (m + root.x))))
         new = MidpointCarry(carry.t + h, g, carry.prediction.after(root))
         return new, StepInfo.from_root(carry.prediction, root, jnp.zeros(0))
 
@@ -386,7 +386,7 @@ class Rattle(Integrator):
         turn = (turning - root.x[SYMMETRIC]) @ (b.cofactor / b.E3)  # W - 1, which is small: so is its round-off
         turn = turn - 0.5 * (turn + one) @ (turn + turn.T + turn.T @ turn)
         # The second multiplier is symmetric and drops out of the momentum, which is therefore W^T m (Theorem 6.1).
-        g, m = system.group.normalise(carry.g + carry.g @ turn), carry.m + turn.T @ carry.m
+        g, m = system.group.restore(carry.g + carry.g @ turn), carry.m + turn.T @ carry.m
         new = RattleCarry(carry.t + h, g, m, carry.scale, carry.prediction.after(root))
         return new, StepInfo.from_root(carry.prediction, root, jnp.zeros(0))
 
