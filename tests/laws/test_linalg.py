@@ -141,6 +141,27 @@ def test_newton_converges_to_round_off_and_differentiates_by_the_implicit_functi
     np.testing.assert_allclose(jax.jit(jax.jacrev(root))(2.0), [slope, np.cos(cube) * slope], rtol=1e-14)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_is_asked_for_at_a_root_has_the_derivatives_that_it_has_there(whole):
+    """`more` is a short way: the same numbers as the function at the root, in all directions, once and twice."""
+
+    def shown(a, short):
+        work = lambda x: jnp.sin(a[0] * x) * jnp.exp(a[1] * x[::-1])
+        f = lambda x: x + 0.2 * work(x) - a[1:]
+        more = lambda x: {"work": work(x), "both": (x[0] * a[2], jnp.outer(x, work(x)))}
+        guess, anchor = jnp.array([0.5, -0.5]), jnp.array([0.4, -0.4])
+        root = find_root(f, guess, anchor=anchor, whole=whole, more=more if short else None)
+        given = root.more if short else more(root.x)
+        return jnp.concatenate([jnp.ravel(leaf) for leaf in (*jax.tree.leaves(given), root.x)])
+
+    a, weights = jnp.array([0.7, 0.4, -0.3]), jnp.cos(jnp.arange(9.0))
+    twice, of_lanes = lambda f: jax.jacfwd(jax.jacrev(f)), lambda f: lambda a: jax.vmap(f)(jnp.stack([a, 1.1 * a]))
+    for of in (lambda f: f, jax.jacfwd, jax.jacrev, twice, lambda f: of_lanes(jax.grad(lambda a: weights @ f(a)))):
+        short, long = (jax.jit(of(lambda a, way=way: shown(a, way)))(a) for way in (True, False))
+        np.testing.assert_allclose(short, long, rtol=1e-12, atol=1e-13)
+    assert find_root(lambda x: x - 1.0, jnp.zeros(1)).more == ()
+
+
 A = np.array([2.0, 0.3, -1.1, 0.7])
 EQUATIONS = {  # (f(x), whether it is solved without iterating)
     "affine": (lambda x: jnp.array([[3.0, 1.0, 0.2], [0.5, -2.0, 1.0], [1.0, 0.3, 4.0]]) @ x - A[:3] * A[3], True),

@@ -137,14 +137,17 @@ class Prediction(NamedTuple):
         split: int | None = None,
         coupling: Callable[[Array], Array] | None = None,
         whole: bool = False,
+        more: Callable[[Array], Any] | None = None,
     ) -> Root:
         """The root that continues this branch; the other arguments are those of `find_root`."""
-        x, sign = self.x, self.sign
-        return find_root(equations, self.guess, anchor=x, sign=sign, split=split, coupling=coupling, whole=whole)
+        options: dict[str, Any] = {"split": split, "coupling": coupling, "whole": whole, "more": more}
+        return find_root(equations, self.guess, anchor=self.x, sign=self.sign, **options)
 
     def after(self, root: Root) -> Prediction:
         """The prediction once this solution is known."""
-        new = root.x - self.x - self._sums  # row k is also how far the polynomial of degree k was off
+        # No root depends on where its iteration begins: what predicts it has no derivative.
+        x, before = jax.lax.stop_gradient((root.x, self))
+        new = x - before.x - before._sums  # row k is also how far the polynomial of degree k was off
         if len(new) == 3:
             return self._replace(x=root.x, differences=new[:-1], sign=root.sign)
         smooth = jnp.where(new[-1] @ new[-1] < new[2] @ new[2], 1.0, 0.0)

@@ -122,11 +122,12 @@ class EulerPoincareSuslov(_Reduced):
         displacement = self.retraction.tau(group, system.subspace @ carry.prediction.x)
         transported = group.Ad_star(displacement, carry.impulse)
         target = system.subspace.T @ transported
-        root = carry.prediction.solve(lambda x: self._mismatch(system, x, target, h))
+        found = lambda x: self.impulse(system, system.subspace @ x, h)
+        root = carry.prediction.solve(lambda x: self._mismatch(system, x, target, h), more=found)
         # The new momentum takes only the reaction from F l_d. On d it is the transported one to the last bit, so that
         # the round-off of the solve never enters the energy.
-        reaction = solve(rows @ rows.T, rows @ (self.impulse(system, system.subspace @ root.x, h) - transported))
-        g = group.normalise(group.compose(carry.g, displacement))
+        reaction = solve(rows @ rows.T, rows @ (root.more - transported))
+        g = group.restore(group.compose(carry.g, displacement))
         new = Carry(carry.t + h, g, transported + rows.T @ reaction, carry.prediction.after(root))
         return new, StepInfo.from_root(carry.prediction, root, reaction / h**2)
 
@@ -195,9 +196,10 @@ class DiscreteLR(_Reduced):
     def step(self, system: LRSystem, carry: LRCarry, h: Scalar, u: Controls = None) -> Result[LRCarry]:
         group = system.group
         displacement = self.retraction.tau(group, system.subspace @ carry.prediction.x)
-        g = group.normalise(group.compose(displacement, carry.g))
-        root = carry.prediction.solve(lambda y: self._mismatch(system, g, y, carry.conserved, h))
-        impulse = self.impulse(system, g, root.x, h)
+        g = group.restore(group.compose(displacement, carry.g))
+        found = lambda y: self.impulse(system, g, y, h)
+        root = carry.prediction.solve(lambda y: self._mismatch(system, g, y, carry.conserved, h), more=found)
+        impulse = root.more
         rows = system.A(carry.t, g)
         W = self.retraction.tau(group, system.basis(carry.t, carry.g) @ carry.prediction.x)
         reaction = solve(rows @ rows.T, rows @ (impulse - group.Ad_star(W, carry.impulse)))

@@ -207,7 +207,7 @@ class LagrangeDAlembert(NodeMethod):
         solver = self._solve if frame is None else partial(self._solve_on_D, frame)
         root, w, impulse, p = solver(system, carry, h, u)
         inner = self.difference.inner(system.group, carry.g, h * w) if self.nodes == "velocity" else None
-        g = system.group.normalise(self._end(system.group, carry.g, h * w))
+        g = system.group.restore(self._end(system.group, carry.g, h * w))
         # A momentum known on D only cannot tell the first reaction: it is the continuous one, from the start.
         first = (carry.prediction.sign == 0) & (self.nodes == "original")
         impulse = jnp.where(first, self._velocity_and_impulse(system, carry, h)[1], impulse)
@@ -270,8 +270,9 @@ class LagrangeDAlembert(NodeMethod):
         many = m > 0 and n + m > MANY_UNKNOWNS and self.pair is None and not depends(rows, before)
         equations = lambda x: jnp.concatenate(balanced(x)[:2])
         columns = coupling if many else None
-        root = carry.prediction.solve(equations, split=n, coupling=columns, whole=self.pair is not None)
-        return root, root.x[:n], root.x[n:], balanced(root.x)[2]
+        options: dict[str, Any] = {"split": n, "coupling": columns, "whole": self.pair is not None}
+        root = carry.prediction.solve(equations, **options, more=lambda x: balanced(x)[2])
+        return root, root.x[:n], root.x[n:], root.more
 
     def _solve_on_D(self, frame: Chart, system: MechanicalSystem, carry: Carry, h: Scalar, u: Controls) -> Solution:
         """The same in coordinates of w, n - m unknowns: the balance of momentum on D at g_k, without multipliers."""
@@ -292,8 +293,8 @@ class LagrangeDAlembert(NodeMethod):
             mu0, _ = self.difference.momenta(*known)
             return rows(0.5 * (before + w)), mu0 - carry.p, w, self.difference.gain(*known)
 
-        root = carry.prediction.solve(lambda x: frame.on_D(system, *kick(x)[:2]))
-        along, c, w, gain = kick(root.x)
+        root = carry.prediction.solve(lambda x: frame.on_D(system, *kick(x)[:2]), more=kick)
+        along, c, w, gain = root.more
         impulse = frame.reaction(system, along, c)
         return root, w, impulse, carry.p + (along.T @ impulse + gain)
 
@@ -394,7 +395,7 @@ class Reflecting(Integrator):
         explicit = self.pair is None and not depends(jax.jacfwd(gap), zero)
         root = None if explicit else prediction.solve(gap, whole=self.pair is not None)
         w = root.x if root is not None else -solve(jax.jacfwd(gap)(zero), gap(zero))  # -D1 L_d is affine in w
-        t, g = carry.t + h, system.group.normalise(self.end(system.group, carry.g, h * w))
+        t, g = carry.t + h, system.group.restore(self.end(system.group, carry.g, h * w))
         arriving = self.momenta(system, carry.t, carry.g, w, h, u)[1]
         v, leaving, kick = reflect(system, t, g, arriving, w)
         if root is None:

@@ -276,6 +276,7 @@ class Root(NamedTuple):
     iterations: Array
     converged: Array
     sign: Array
+    more: Any = ()  # what the function gave at the root beside its value
 
 
 class _Iterate(NamedTuple):
@@ -420,6 +421,7 @@ def find_root(
     split: int | None = None,
     coupling: Function | None = None,
     whole: bool = False,
+    more: Callable[[Array], Any] | None = None,
 ) -> Root:
     """Solve f(x) = 0 from `guess`; derivatives of the root are -f_x^-1 df, whatever the path of the iteration.
 
@@ -430,6 +432,8 @@ def find_root(
     unless they are to be solved as a `whole`: where derivatives hide a slope, only iterating finds the root.
     `split`: so many unknowns come before the multipliers of constraints (see `direction`). Where `coupling` gives the
     columns of the Jacobian that belong to the multipliers, only those of the others are found by differentiation.
+    `more`: a function of x that shares most of its work with f. The root shows its value there, and the derivatives of
+    both are found together.
     """
     divided = anchor is not None and coupling is None and not whole
     anchor = guess if anchor is None else anchor
@@ -472,7 +476,7 @@ def find_root(
         return end, _is_faithful(end, sign)
 
     called = equations._replace(call=solved_equations) if divided else equations
-    return _find_with_slope(called, solver, guess, anchor, sign, *values)
+    return _find_with_slope(called, solver, guess, anchor, sign, *values, more=more and (function, more))
 
 
 def _no_columns(x: Array) -> Array:
@@ -590,40 +594,67 @@ def _convert_closure(function: Function, example: Array, solved: bool = False) -
 
 
 def _find_with_slope(
-    equations: _Equations, solver: Callable[..., Ended], guess: Array, *context: Array, contracts: bool = False
+    equations: _Equations,
+    solver: Callable[..., Ended],
+    guess: Array,
+    *context: Array,
+    contracts: bool = False,
+    more: tuple[Function, Callable[[Array], Any]] | None = None,
 ) -> Root:
     """The root that solver(f, guess, *context) finds, with the implicit function theorem as its derivative.
 
     Where x - f(x) is a contraction, so is the equation of the derivative, which is then iterated too: no Jacobian.
     `jax.lax.custom_root` does the same, but traces the equations and their solve again for derivatives that few need.
+    `more`: (the equations F, what else is asked for at the root). Then the derivatives are those of F, which those of
+    the rest share: with dx = -F_x^-1 F_p dp, d rest = rest_p dp + rest_x dx.
     """
     # The equations are traced once, not at each of their uses.
-    f, parameters = equations.call, equations.values
-
+    f, parameters, size = equations.call, equations.values, len(guess)
     known = take_solution((guess, (jnp.zeros((), guess.dtype),) * 4))
+    whole, shapes = (equations, ()) if more is None else _join(*more, guess)
 
     @jax.custom_jvp
-    def root(start: Any, parameters: list[Any]) -> Any:
-        if known is not None:
-            return start
-        last, found = solver(lambda x: f(x, *parameters), *start)
-        residual = jnp.max(jnp.abs(f(last.x, *parameters)))
-        return last.x, (residual, last.iterations, found.astype(guess.dtype), last.sign)
+    def root(start: Any, parameters: list[Any], shared: list[Any]) -> Any:
+        if known is None:
+            last, found = solver(lambda x: f(x, *parameters), *start)
+            residual = jnp.max(jnp.abs(f(last.x, *parameters)))
+            start = last.x, (residual, last.iterations, found.astype(guess.dtype), last.sign)
+        return *start, whole.call(start[0], *shared)[size:]
 
     @root.defjvp
     def _(primals: Any, tangents: Any) -> Any:
-        (x, evidence), (_, parameters) = root(*primals), primals
-        _, df = jax.jvp(lambda parameters: f(x, *parameters), (parameters,), tangents[1:])
+        (x, evidence, rest), shared = root(*primals), primals[2]
+        along, of_x = lambda shared: whole.call(x, *shared), lambda x: whole.call(x, *shared)
+        _, change = jax.jvp(along, (shared,), tangents[2:])
         if contracts:
-            slope = jax.linearize(lambda x: f(x, *parameters), x)[1]
-            dx = -jax.lax.custom_linear_solve(slope, df, _solve_by_contraction, _solve_by_contraction)
+            slope = jax.linearize(of_x, x)[1]
+            dx = -jax.lax.custom_linear_solve(slope, change, _solve_by_contraction, _solve_by_contraction)
         else:
-            dx = -solve(columns(lambda x: f(x, *parameters), x)[1], df)
-        return (x, evidence), (dx, jax.tree.map(jnp.zeros_like, evidence))
+            slopes = columns(of_x, x)[1]
+            dx = -solve(slopes[:size], change[:size])
+            change = change + slopes @ dx
+        return (x, evidence, rest), (dx, jax.tree.map(jnp.zeros_like, evidence), change[size:])
 
-    x, (residual, count, found, sign) = solution = root((guess, *context) if known is None else known, parameters)
-    note_solution(solution)
-    return Root(x, residual, count, found > 0.5, sign)
+    *solution, rest = root((guess, *context) if known is None else known, parameters, whole.values)
+    note_solution(tuple(solution))
+    x, (residual, count, found, sign) = solution
+    return Root(x, residual, count, found > 0.5, sign, _split(rest, shapes))
+
+
+def _join(function: Function, more: Callable[[Array], Any], example: Array) -> tuple[_Equations, Any]:
+    """(f and all numbers of `more` one after the other, the shapes of what `more` gives)."""
+
+    def joined(x: Array) -> Array:
+        return jnp.concatenate([jnp.ravel(leaf) for leaf in (function(x), *jax.tree.leaves(more(x)))])
+
+    return _convert_closure(as_routine(joined), example), jax.eval_shape(more, example)
+
+
+def _split(numbers: Array, shapes: Any) -> Any:
+    """A tree of arrays of these shapes from all their numbers."""
+    leaves, structure = jax.tree.flatten(shapes)
+    parts = jnp.split(numbers, np.cumsum([leaf.size for leaf in leaves])[:-1]) if leaves else ()
+    return jax.tree.unflatten(structure, [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)])
 
 
 def _begin(x: Array) -> _Iterate:
