@@ -17,6 +17,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -265,6 +266,11 @@ MAX_DIRECT_UNKNOWNS = 4
 """Up to so many unknowns a direct trial has code of its own, in which its zeros fold; more make long code."""
 
 
+MAX_JOINED = 3
+"""Numbers for each unknown up to which equations, and what else is asked for at their root, are differentiated as one,
+however long they are."""
+
+
 class Root(NamedTuple):
     """A root with the evidence for it.
 
@@ -476,7 +482,12 @@ def find_root(
         return end, _is_faithful(end, sign)
 
     called = equations._replace(call=solved_equations) if divided else equations
-    return _find_with_slope(called, solver, guess, anchor, sign, *values, more=more and (function, more))
+    if more is None or (joined := _join(function, more, guess)) is None:
+        root = _find_with_slope(called, solver, guess, anchor, sign, *values)
+        return root if more is None else root._replace(more=more(root.x))
+    root = _find_with_slope(called, solver, guess, anchor, sign, *values, joined=joined)
+    _, restore = jax.flatten_util.ravel_pytree(jax.tree.map(jnp.zeros_like, jax.eval_shape(more, guess)))
+    return root._replace(more=restore(root.more))
 
 
 def _no_columns(x: Array) -> Array:
@@ -564,6 +575,19 @@ class _Equations(NamedTuple):
     values: list[Any]  # those that are traced
     closed: Any
 
+    @classmethod
+    def of(cls, closed: Any) -> _Equations:
+        """Those of a closed jaxpr of x."""
+        traced = [is_traced(value) for value in closed.consts]
+
+        def converted(x: Array, *values: Any) -> Array:
+            given = iter(values)
+            consts = [next(given) if own else value for own, value in zip(traced, closed.consts, strict=True)]
+            value: Array = jax.core.eval_jaxpr(closed.jaxpr, consts, x)[0]
+            return value
+
+        return cls(converted, [value for own, value in zip(traced, closed.consts, strict=True) if own], closed)
+
     def divide(self, split: int | None) -> Subsystems | None:
         """The equations in parts; None where they are one, or too long to look at."""
         known = [not is_traced(value) for value in self.closed.consts]
@@ -581,16 +605,7 @@ def _convert_closure(function: Function, example: Array, solved: bool = False) -
 
     `jax.closure_convert` leaves integers behind, which a transformation of f meets as constants of another trace.
     """
-    closed = simplify(jax.make_jaxpr(function)(example), solved)
-    traced = [is_traced(value) for value in closed.consts]
-
-    def converted(x: Array, *values: Any) -> Array:
-        given = iter(values)
-        consts = [next(given) if own else value for own, value in zip(traced, closed.consts, strict=True)]
-        value: Array = jax.core.eval_jaxpr(closed.jaxpr, consts, x)[0]
-        return value
-
-    return _Equations(converted, [value for own, value in zip(traced, closed.consts, strict=True) if own], closed)
+    return _Equations.of(simplify(jax.make_jaxpr(function)(example), solved))
 
 
 def _find_with_slope(
@@ -599,19 +614,19 @@ def _find_with_slope(
     guess: Array,
     *context: Array,
     contracts: bool = False,
-    more: tuple[Function, Callable[[Array], Any]] | None = None,
+    joined: _Equations | None = None,
 ) -> Root:
     """The root that solver(f, guess, *context) finds, with the implicit function theorem as its derivative.
 
     Where x - f(x) is a contraction, so is the equation of the derivative, which is then iterated too: no Jacobian.
     `jax.lax.custom_root` does the same, but traces the equations and their solve again for derivatives that few need.
-    `more`: (the equations F, what else is asked for at the root). Then the derivatives are those of F, which those of
-    the rest share: with dx = -F_x^-1 F_p dp, d rest = rest_p dp + rest_x dx.
+    `joined`: the equations and what else is asked for at the root, whose derivatives are then taken at once: with
+    dx = -f_x^-1 f_p dp, d more = more_p dp + more_x dx.
     """
     # The equations are traced once, not at each of their uses.
     f, parameters, size = equations.call, equations.values, len(guess)
     known = take_solution((guess, (jnp.zeros((), guess.dtype),) * 4))
-    whole, shapes = (equations, ()) if more is None else _join(*more, guess)
+    whole = equations if joined is None else joined
 
     @jax.custom_jvp
     def root(start: Any, parameters: list[Any], shared: list[Any]) -> Any:
@@ -638,23 +653,22 @@ def _find_with_slope(
     *solution, rest = root((guess, *context) if known is None else known, parameters, whole.values)
     note_solution(tuple(solution))
     x, (residual, count, found, sign) = solution
-    return Root(x, residual, count, found > 0.5, sign, _split(rest, shapes))
+    return Root(x, residual, count, found > 0.5, sign, () if joined is None else rest)
 
 
-def _join(function: Function, more: Callable[[Array], Any], example: Array) -> tuple[_Equations, Any]:
-    """(f and all numbers of `more` one after the other, the shapes of what `more` gives)."""
+def _join(function: Function, more: Callable[[Array], Any], example: Array) -> _Equations | None:
+    """f and all numbers of `more` one after the other; None where it costs more to find the columns of all of them.
+
+    They are worth it where they are few, and where both together are short.
+    """
 
     def joined(x: Array) -> Array:
         return jnp.concatenate([jnp.ravel(leaf) for leaf in (function(x), *jax.tree.leaves(more(x)))])
 
-    return _convert_closure(as_routine(joined), example), jax.eval_shape(more, example)
-
-
-def _split(numbers: Array, shapes: Any) -> Any:
-    """A tree of arrays of these shapes from all their numbers."""
-    leaves, structure = jax.tree.flatten(shapes)
-    parts = jnp.split(numbers, np.cumsum([leaf.size for leaf in leaves])[:-1]) if leaves else ()
-    return jax.tree.unflatten(structure, [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)])
+    closed = jax.make_jaxpr(as_routine(joined))(example)
+    simple = simplify(closed)
+    few = example.size <= MAX_DIRECT_UNKNOWNS and closed.out_avals[0].size <= MAX_JOINED * example.size
+    return _Equations.of(simple) if few or simple is not closed else None
 
 
 def _begin(x: Array) -> _Iterate:
