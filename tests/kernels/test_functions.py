@@ -158,6 +158,26 @@ def test_loops_over_columns_rows_and_pivots_compute_the_same(lanes, monkeypatch)
     np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-14)
 
 
+@pytest.mark.parametrize(
+    ("other", "loops"), [(lambda x: x, 0), (lambda x: jnp.linalg.norm(x) * jnp.sin(x), 1)], ids=["nothing", "something"]
+)
+def test_an_elimination_is_a_loop_only_where_it_is_rarely_done(other, loops, monkeypatch):
+    """One arm of two may be taken by steps that fail; where the other does nothing, it is that of all good steps."""
+    monkeypatch.setattr(lowering, "MAX_INLINE_OPERATIONS", 50)
+    monkeypatch.setattr(lowering, "MIN_LOOPED_ROWS", (12, 16))
+
+    def step(p, x, control):
+        solved = lambda x: kernels.eliminate(jnp.diag(2.0 + x) + jnp.outer(p, x), x[:, None])[0][:, 0]
+        return jax.lax.cond(jnp.sum(x) > 0.0, solved, other, x)
+
+    posed = make_problem(step, lambda p, x: x, np.linspace(0.1, 0.4, 12), np.linspace(-0.3, 0.5, 12))
+    program = posed.lower().program
+    found = [each for each in lowering.structures(program) if isinstance(each, kernels.Loop)]
+    assert len(found) == loops and any(isinstance(each, ir.Branch) for each in lowering.structures(program))
+    expected = run_problem(posed, saves=15, backend="xla").records
+    np.testing.assert_allclose(records(posed)[0], expected, rtol=1e-12)
+
+
 def test_what_a_function_gives_back_unchanged_is_known_without_a_call(monkeypatch):
     """The ones and zeros of a constant matrix still fold; calls with other literals share one function."""
     monkeypatch.setattr(lowering, "MAX_INLINE_OPERATIONS", 50)

@@ -56,10 +56,11 @@ class Value:
 class Block:
     """A list of statements; the blocks of a loop hand what does not vary to their `outer` block."""
 
-    __slots__ = ("depth", "outer", "parent", "statements", "table")
+    __slots__ = ("depth", "outer", "parent", "statements", "table", "usual")
 
-    def __init__(self, parent: Block | None = None, outer: Block | None = None):
+    def __init__(self, parent: Block | None = None, outer: Block | None = None, usual: bool = False):
         self.parent, self.outer = parent, outer
+        self.usual = usual  # an arm that is mostly taken: the other one does nothing
         self.depth: int = parent.depth + 1 if parent else 0
         self.statements: list[Statement] = []
         self.table: dict[tuple[Any, ...], Any] = {}  # operations, and the results of calls
@@ -68,6 +69,12 @@ class Block:
     def is_arm(self) -> bool:
         """Whether this is one of the arms of a branch, or inside one."""
         return self.parent is not None and (self.outer is None or self.parent.is_arm)
+
+    @property
+    def is_rare(self) -> bool:
+        """Whether this is an arm of a branch whose other arm does something, or inside one."""
+        arm = self.outer is None and not self.usual
+        return self.parent is not None and (arm or self.parent.is_rare)
 
     def find(self, key: tuple[Any, ...]) -> Any:
         """The same operation or call, computed here or in a block around this one."""
@@ -791,12 +798,12 @@ class Builder:
         self.size -= sum(isinstance(each, Value) for block in inside for each in block.statements)
 
     def branch(
-        self, condition: Value, then: Callable[[], list[Value]], other: Callable[[], list[Value]]
+        self, condition: Value, then: Callable[[], list[Value]], other: Callable[[], list[Value]], usual: bool = False
     ) -> list[Value]:
-        """The values of one of two computations."""
+        """The values of one of two computations; `usual`: one of them does nothing, the other is mostly done."""
         if self.selects:
             return [self.select(condition, x, y) for x, y in zip(then(), other(), strict=True)]
-        first, second = Block(self.block), Block(self.block)
+        first, second = (Block(self.block, usual=usual) for _ in range(2))
         with self.inside(first):
             then_values = then()
         with self.inside(second):

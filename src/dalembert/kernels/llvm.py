@@ -437,12 +437,28 @@ class LLVMEmitter:
 
     def branch(self, branch: Branch, mask: str | None) -> None:
         condition = self.name(branch.condition)
+        if self.width == 1:
+            return self.choose(branch, condition)
         opposite = self.put(f"xor {self.vector(BOOL)} {condition}, {self.literal(True, BOOL)}")
         then = self.arm(branch.then, branch.then_values, self.both(mask, condition))
         other = self.arm(branch.other, branch.other_values, self.both(mask, opposite))
         for result, yes, no in zip(branch.results, then, other, strict=True):
             vector = self.vector(result.type)
             self.names[result] = self.put(f"select {self.vector(BOOL)} {condition}, {vector} {yes}, {vector} {no}")
+
+    def choose(self, branch: Branch, condition: str) -> None:
+        """The values of one arm, of a single lane."""
+        then, other, done = self.labels("then", "else", "join")
+        self.do(f"br i1 {condition}, label %{then}, label %{other}")
+        ends = []
+        for label, block, values in (then, branch.then, branch.then_values), (other, branch.other, branch.other_values):
+            self.start(label)
+            self.block(block, None)
+            ends.append([f"[ {self.name(value)}, %{self.label} ]" for value in values])
+            self.do(f"br label %{done}")
+        self.start(done)
+        for result, *pair in zip(branch.results, *ends, strict=True):
+            self.names[result] = self.put(f"phi {self.vector(result.type)} {', '.join(pair)}")
 
     def arm(self, block: Block, results: Sequence[Value], active: str) -> list[str]:
         """The values of one arm, computed only if some lane wants them."""

@@ -69,7 +69,7 @@ MAX_DERIVED_OPERATIONS = 9300
 """Operations up to which equations with their Jacobian are written out: beyond it a loop over columns is faster."""
 Result = TypeVar("Result")
 MIN_LOOPED_ROWS = 12, 16
-"""Unknowns from which on an elimination is a loop in a long program: in one arm of a branch, and where it always runs.
+"""Unknowns from which on an elimination is a loop in a long program: in an arm that is rarely taken, and elsewhere.
 The loop takes 4 to 7 times as long."""
 LONG_FOR_CERTAIN = 25
 """How many times too long a rough count must find a program, so that writing it out is not even tried."""
@@ -454,7 +454,8 @@ def _cond(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
     last = len(branches) - 1
     if index.op == "const":
         return lowering.lower_closed(branches[min(max(int(index.data), 0), last)], operands)
-    cheap = sum(_cost(branch.jaxpr) for branch in branches) <= MAX_SELECT_COST
+    costs = [_cost(branch.jaxpr) for branch in branches]
+    cheap, usual = sum(costs) <= MAX_SELECT_COST, last == 1 and min(costs) == 0
 
     def from_branch(i: int) -> Arrays:
         if i == last:
@@ -471,7 +472,7 @@ def _cond(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
             return flatten_arrays(shapes)
 
         this = lambda: arm(lambda: lowering.lower_closed(branches[i], operands))
-        return _unflatten(builder.branch(here, this, lambda: arm(lambda: from_branch(i + 1))), shapes)
+        return _unflatten(builder.branch(here, this, lambda: arm(lambda: from_branch(i + 1)), usual), shapes)
 
     return from_branch(0)
 
@@ -562,7 +563,7 @@ def _expand_columns(form: Callable[..., Any], function: core.ClosedJaxpr) -> cor
 def _eliminate(lowering: Lowering, params: Parameters, args: Arrays) -> Arrays:
     matrix, rhs = args
     literal = all(value.op == "const" for value in matrix.ravel())
-    if lowering.routines is None or literal or len(matrix) < MIN_LOOPED_ROWS[not lowering.builder.block.is_arm]:
+    if lowering.routines is None or literal or len(matrix) < MIN_LOOPED_ROWS[not lowering.builder.block.is_rare]:
         return elimination_rule(lowering.builder, params, matrix, rhs)
     return eliminate_in_loop(lowering.builder, matrix, rhs)
 
