@@ -634,7 +634,7 @@ def _find_with_slope(
             last, found = solver(lambda x: f(x, *parameters), *start)
             residual = jnp.max(jnp.abs(f(last.x, *parameters)))
             start = last.x, (residual, last.iterations, found.astype(guess.dtype), last.sign)
-        return *start, whole.call(start[0], *shared)[size:]
+        return *start, whole.call(start[0], *shared)[size:] if joined is not None else jnp.zeros(0)
 
     @root.defjvp
     def _(primals: Any, tangents: Any) -> Any:
